@@ -84,13 +84,13 @@ demo: .venv/local
 	@$(BIN)/heldout run heldout.examples.capitals
 	@$(BIN)/heldout show capitals --by difficulty
 
-# Two test processes with a thread each: with more, torch's threads wait for one another on two cores.
+# Three test processes with a thread each: tests of clusters and servers wait for half of their time.
 test: export OMP_NUM_THREADS := 1
 test: environments
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ELSEWHERE)
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(ELSEWHERE)
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
 	$(EVALS)/python -m pytest -q -n 2 --dist loadfile $(EVALS_TESTS)
-	$(VLLM)/python -m pytest -q -n 2 --dist loadfile $(VLLM_TESTS)
+	$(VLLM)/python -m pytest -q -n 3 --dist loadfile $(VLLM_TESTS)
 	TRITON_INTERPRET=1 $(VLLM)/python -m pytest -q -n 2 $(KERNEL_TESTS)
 
 test-slow: export OMP_NUM_THREADS := 1

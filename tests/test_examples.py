@@ -13,6 +13,8 @@ from heldout import Message, Sample, Trajectory
 from heldout.cli.main import run_cli
 from heldout.examples import capitals
 
+pytestmark = pytest.mark.integration
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

@@ -15,7 +15,7 @@ from heldout.training import PeriodicEval, current_points, read_points
 from heldout.training.curve import request_stop
 from heldout.training.dispatcher import pending_evals
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "rl_loop.py"
 

@@ -23,6 +23,8 @@ from heldout.testing import check_environment
 from heldout.training.rollouts import rollout_batch
 from tests.toy import engine, parse, plain, render
 
+pytestmark = pytest.mark.integration
+
 SHELL, PYTHON = "bash", "python"
 
 

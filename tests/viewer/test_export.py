@@ -22,6 +22,8 @@ from heldout.viewer.pages import Pages
 from tests.viewer.conftest import HOSTILE, Command
 from tests.viewer.runs import make_two_evals, save_results
 
+pytestmark = pytest.mark.integration
+
 
 def data_of(page: bytes) -> dict[str, Any]:
     packed = re.search(rb'id="data">([^<]*)<', page)

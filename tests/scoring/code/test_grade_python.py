@@ -36,6 +36,8 @@ from tests.scoring.code.hacks import HACKS, OTHERS, RIGHT, ROW, TESTS
 from tests.scoring.examples import wrong_rows
 from tests.scoring.examples.code import EXAMPLES
 
+pytestmark = pytest.mark.integration
+
 Given = Mapping[str, tuple[str, PythonTests]]
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from heldout.training import read_points
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[3]
 
 EVAL = """

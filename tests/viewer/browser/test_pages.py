@@ -32,6 +32,8 @@ from tests.viewer.runs import make_curve, make_questions, make_two_evals, save_r
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.integration
+
 ROUTES = {
     "runs": "#/runs",
     "run": "#/run/shop-base?by=level",
