@@ -36,6 +36,7 @@ from heldout.errors import EvalFailed, InvalidInput, ResumeMismatch
 from heldout.testing.neutral import assert_neutral
 from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model
 from heldout.types import EvalResult
+from tests.processes import wait_until_ended
 from tests.tiny_model import tiny_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
@@ -257,9 +258,7 @@ async def test_an_agent_that_hangs_is_ended_with_all_its_processes(tmp_path: Pat
     """
     result = await one(script(tmp_path, code), tmp_path, timeout=1.0, cwd=tmp_path)
     assert "timeout: not done after 1 s" in str(result.error)
-    for pid in json.loads((tmp_path / "pids").read_text())["pids"]:
-        state = Path(f"/proc/{pid}/stat")
-        assert not state.exists() or state.read_text().split()[2] == "Z"
+    wait_until_ended(*json.loads((tmp_path / "pids").read_text())["pids"])
 
 
 async def test_an_agent_that_dies_of_the_limit_is_scored_on_what_there_is(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import heldout.sandbox.sandbox as module
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.sandbox import Sandbox, SandboxError, SandboxLimits, SandboxPool, open_sandbox
 from heldout.sandbox.seccomp import ARCHITECTURES, build_filter
+from tests.processes import wait_until_ended
 from tests.sandbox.conftest import Use
 
 pytestmark = pytest.mark.integration
@@ -302,7 +302,7 @@ def test_unsafe_is_had_only_by_name_limits_time_and_leaves_nothing(tmp_path: Pat
             assert (await sandbox.run(["bash", "-c", "kill -9 $$"])).exit == 137
             left = "setsid sleep 1000 >&- 2>&- & echo $!"
             pid = int((await sandbox.run(["bash", "-c", left])).stdout)
-            wait_until_gone([pid])
+            wait_until_ended(pid)
             bomb = "a = []\nwhile True: a.append(bytearray(1 << 20))"
             assert (await sandbox.run([sys.executable, "-c", bomb])).reason == "memory"
             assert (await sandbox.run(["yes"])).reason == "output"
@@ -312,20 +312,6 @@ def test_unsafe_is_had_only_by_name_limits_time_and_leaves_nothing(tmp_path: Pat
         assert not folder.exists()
 
     anyio.run(main)
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    until = time.monotonic() + 20
-    while alive := [pid for pid in pids if is_alive(pid)]:
-        assert time.monotonic() < until, alive
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
 
 
 SCRIPT = """
@@ -359,7 +345,7 @@ def test_nothing_is_left_of_a_host_process_that_was_killed(
     host.send_signal(number)
     host.wait()
     host.stdout.close()
-    wait_until_gone(tree)
+    wait_until_ended(*tree)
     assert backend == "bubblewrap" or not Path(folder).exists()
     assert "heldout" not in Path("/proc/mounts").read_text()
 

@@ -35,6 +35,7 @@ from heldout.training.worker.messages import INSIDE_WORKER, CallFunction, Ready,
 from heldout.training.worker.server import build_policy, load_weights
 from heldout.training.worker.weight_buffer import WeightBuffer, read_tensors
 from heldout.weights import fingerprint
+from tests.processes import is_running, wait_until_ended
 from tests.tiny_model import tiny_model
 from tests.training import worker_policy
 from tests.training.worker_policy import Network
@@ -105,22 +106,6 @@ def results(worker: EvalWorker, home: Path, *texts: str, knows: float = 4.0, **t
     found = evaluated(worker, Network(knows), Asked(home, samples, **task).task)
     assert found is not None
     return found
-
-
-def gone(pid: int) -> bool:
-    """A zombie that nobody reaps is gone, too."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return stat.rpartition(")")[2].split()[0] in "ZX"
-
-
-def wait_until_gone(pid: int) -> bool:
-    until = time.monotonic() + LONG
-    while not gone(pid) and time.monotonic() < until:
-        time.sleep(0.02)
-    return gone(pid)
 
 
 @pytest.fixture(scope="module")
@@ -299,8 +284,8 @@ def test_a_worker_that_does_not_end_is_killed_with_all_it_started(
     )
     assert "so it was killed" in found.skipped
     assert pid is not None
-    assert gone(pid)
-    assert wait_until_gone(int(child.read_text()))
+    assert not is_running(pid)
+    wait_until_ended(int(child.read_text()))
     assert results(worker, tmp_path, "1").skipped is None
 
 
@@ -313,7 +298,7 @@ def test_a_worker_that_is_killed_is_a_skip_and_the_next_eval_has_another(
     admitted = threading.Event()
 
     def kill_it(done: int, total: int) -> bool:
-        if admitted.is_set() and worker.pid is not None and not gone(worker.pid):
+        if admitted.is_set() and worker.pid is not None and is_running(worker.pid):
             os.kill(worker.pid, signal.SIGKILL)
         return True
 
@@ -391,7 +376,7 @@ def test_a_policy_that_takes_too_long_is_a_skip_and_one_that_may_yet_come_is_kep
         assert found.skipped == "time was up while the eval worker was starting"
         pid = worker.pid
         assert pid is not None
-        assert not gone(pid)
+        assert is_running(pid)
 
         def keep_going(done: int, total: int) -> bool:
             if "godot" in log.read_text():
@@ -401,7 +386,7 @@ def test_a_policy_that_takes_too_long_is_a_skip_and_one_that_may_yet_come_is_kep
         found = results(worker, tmp_path, "1", keep_going=keep_going)
         assert "was still starting after 0.001 s (start_timeout)" in found.skipped
         assert found.skipped.endswith("waiting for godot")
-        assert gone(pid)
+        assert not is_running(pid)
         assert worker.pid is None
 
 
@@ -555,8 +540,8 @@ def test_a_training_that_is_killed_while_its_worker_starts_ends_it_though_a_chil
     try:
         process.kill()
         process.wait()
-        assert wait_until_gone(pid)
-        assert not gone(child)
+        wait_until_ended(pid)
+        assert is_running(child)
     finally:
         os.kill(child, signal.SIGKILL)
         process.stdout.close()
@@ -603,7 +588,7 @@ def test_ctrl_c_is_the_trainings_and_leaves_the_worker_to_it(tmp_path: Path) -> 
     assert said == "None 2 2\n"
     assert process.returncode == 0
     # And nothing is left of either, though nobody has closed the worker.
-    assert wait_until_gone(pid)
+    wait_until_ended(pid)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -23,6 +23,7 @@ from heldout.training.curve import request_stop
 from heldout.training.loggers import CallableLogger
 from heldout.types import Trajectory
 from heldout.weights import fingerprint
+from tests.processes import wait_until_ended
 from tests.training.checkpoints import saved
 
 SERVER = Path(__file__).with_name("server.py")
@@ -398,10 +399,7 @@ def test_a_command_serves_a_checkpoint_and_is_ended_with_its_group(
     serve = f"{sys.executable} {SERVER} {{path}} {{port}} {pids}"
     points = folder.follow(serve=serve)
     assert [(point.step, point.reward) for point in points] == [(10, 1.0)]
-    for pid in pids.read_text().split():
-        assert (
-            not Path(f"/proc/{pid}/stat").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text()
-        )
+    wait_until_ended(*map(int, pids.read_text().split()))
     folder.save(20)
     shutil.copy(SERVER, tmp_path / "kept.py")
     folder.follow(serve=serve)

@@ -37,6 +37,7 @@ from heldout.training.checkpoints.formats import (
     locate_weights,
 )
 from heldout.weights import fingerprint
+from tests.processes import wait_until_ended
 from tests.training.checkpoints import saved
 
 
@@ -305,17 +306,17 @@ def test_a_server_of_others_that_answers_at_the_port_is_not_believed(tmp_path: P
             pytest.raises(EvalFailed, match="ended with exit code 1: address in use"),
             commands.serve(["sh", "-c", command], other.server_port, tmp_path / "log", 60),
         ):
-            _wait_until_ended(tmp_path / "pid")
+            wait_until_ended(number_in(tmp_path / "pid"))
     finally:
         other.shutdown()
         other.server_close()
 
 
-def _wait_until_ended(file: Path) -> None:
+def number_in(file: Path) -> int:
+    """Return the number that a process writes into a file, once its line is whole."""
     while not (file.exists() and file.read_text().endswith("\n")):
         time.sleep(0.01)
-    while ") Z" not in Path(f"/proc/{file.read_text().strip()}/stat").read_text():
-        time.sleep(0.01)
+    return int(file.read_text())
 
 
 class _OtherServer(BaseHTTPRequestHandler):
