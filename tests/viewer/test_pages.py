@@ -31,6 +31,7 @@ from heldout.training.curve import CURVE_NAME
 from heldout.types import TokenTrace
 from heldout.viewer.pages import Pages, UnknownRun, scan_runs
 from heldout.viewer.values import numbers
+from tests.training.curves import point
 from tests.viewer.conftest import HOSTILE, Command
 from tests.viewer.runs import make_curve, make_questions, make_two_evals, save_results
 
@@ -463,8 +464,8 @@ def test_a_curve_without_stored_verdicts_is_judged_by_the_settings_of_its_run(
     run = RunDir(tmp_path / "flat")
     run.path.mkdir()
     writer = CurveWriter(run.curve)
-    for point in curve(FLAT):
-        writer.append(point)
+    for each in curve(FLAT):
+        writer.append(each)
     writer.close()
     for effect, kind in ((0.05, "plateau"), (0.02, "inconclusive")):
         monitor = {"effect": effect, "alpha": 0.05, "window": 10, "bounds": None}
@@ -515,6 +516,24 @@ def test_a_path_in_a_curve_is_never_followed(folder: Path, tmp_path: Path) -> No
     )
     history = Pages([tmp_path]).history("grpo-shop", "", "price-000")
     assert ["answer" in step for step in history["steps"]] == [True, False]
+
+
+def test_each_metric_of_a_curve_has_its_own_denominator(tmp_path: Path) -> None:
+    from heldout.training.curve import CurveWriter
+
+    bounds = {"ci_low": 0.1, "ci_high": 0.9, "pass_at_4_ci_low": 0.2, "pass_at_4_ci_high": 1.0}
+    some = {"metric_words": 3.0, "metric_words_n": 150, "metric_words_stderr": 0.1}
+    summary = {"n": 160, "mean": 0.5, "pass_rate": 0.5, "pass_at_4": 0.9, "pass_at_4_n": 40}
+    (tmp_path / "new").mkdir()
+    writer = CurveWriter(tmp_path / "new" / CURVE_NAME)
+    writer.append(point(10, summary={**summary, **some, **bounds}))
+    writer.close()
+    pages = Pages([tmp_path])
+    assert pages.curve("new", "", "")["metrics"] == ["words", "pass@4"]
+    shown = {name: pages.curve("new", "", name)["points"][0] for name in ("", "words", "pass@4")}
+    assert [each["n"] for each in shown.values()] == ["160", "150 of 160", "40 samples"]
+    assert shown["pass@4"]["text"]["mean"] == "0.900"
+    assert shown["pass@4"]["text"]["interval"] == "0.200 … 1.000"
 
 
 def test_a_curve_without_a_point_is_waited_for(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from heldout._format import cut, interval, number, printable
+from heldout._format import count, cut, interval, number, printable
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.reporting.blocks import Column, Line, RankedColumn, Span, Table, fit_columns
 from heldout.reporting.names import find_curve
@@ -195,10 +195,19 @@ def describe_point(point: CurvePoint) -> str:
     return "; ".join(cut(text, NOTE_CHARACTERS) for text in notes)
 
 
-def format_n(point: CurvePoint) -> str:
-    """Return the denominator: "20 of 32 of 64" is scored, requested, and in the held-out set."""
+def format_n(point: CurvePoint, metric: str = "reward") -> str:
+    """Return the denominator: "20 of 32 of 64" is scored, requested, and in the held-out set.
+
+    A metric that not all items have says how many do, and pass@k of how many samples it is.
+    """
     if point.number("n") is None:  # skipped, or from an evaluator that does not say
         return "–"
+    key = point.summary_key(metric)
+    own = point.number(f"{key}_n")
+    if key.startswith("pass_") and own is not None:
+        return count(int(own), "sample")
+    if own is not None and own != point.n:
+        return f"{own:.0f} of {point.n}"
     counts = [point.n]
     for larger in (point.asked, point.of):
         if larger > counts[-1]:

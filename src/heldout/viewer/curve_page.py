@@ -96,7 +96,7 @@ def _describe_point(point: CurvePoint, metric: str, most: int) -> Plain:
         "mean": value,
         "low": bounds and bounds[0],
         "high": bounds and bounds[1],
-        "n": format_n(point),
+        "n": format_n(point, metric),
         "errors": None if errors is None else int(errors),
         "mean_scored": scored,
         "text": {
