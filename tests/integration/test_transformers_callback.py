@@ -38,6 +38,7 @@ from tests.integration.line_trainer import (
     make_trainer,
     samples,
 )
+from tests.tiny_model import tiny_model
 
 pytestmark = pytest.mark.integration
 
@@ -228,7 +229,7 @@ def test_a_skip_is_visible_and_never_looks_like_a_score(tmp_path: Path) -> None:
 def test_weights_that_cannot_be_gathered_are_a_skip(tmp_path: Path) -> None:
     """ZeRO-3 leaves parameters without content between steps, and here without their shape."""
 
-    evals = make_evals(tmp_path, builder=live_model(None, lambda trajectory, sample: Score()))
+    evals = make_evals(tmp_path, builder=live_model(tiny_model()[1], lambda t, s: Score()))
     callback = HeldoutCallback(evals)
     model = Line()
     model.layer.bias = nn.Parameter(torch.zeros(0))

@@ -270,12 +270,13 @@ def test_what_a_summary_says_is_not_taken_at_its_word() -> None:
     assert point(1, None).reward is None
 
 
-def test_a_metric_named_as_pass_at_k_is_the_score_functions_own() -> None:
-    own = {"metric_pass@2": 0.5, "metric_pass@2_n": 3, "metric_pass@2_stderr": 0.1}
-    both = point(10, summary={**own, "pass_at_2": 1.0, "pass_hat_2": 0.0})
-    assert both.metrics() == ["pass@2", "pass^2"]
-    assert both.value_and_interval("pass@2") == (0.5, None)
-    assert both.value_and_interval("pass^2") == (0.0, None)
+@pytest.mark.parametrize(("name", "key"), [("reward", "mean"), ("pass@2", "pass_at_2")])
+def test_a_metric_named_as_a_number_of_the_summary_is_told_apart(name: str, key: str) -> None:
+    own = {f"metric_{name}": 0.5, f"metric_{name}_n": 3, f"metric_{name}_stderr": 0.1}
+    both = point(10, summary={**own, key: 1.0})
+    assert f"metric_{name}" in both.metrics()
+    assert both.value_and_interval(name) == (1.0, None)
+    assert both.value_and_interval(f"metric_{name}") == (0.5, None)
 
 
 def test_metrics_are_named_by_the_summary() -> None:

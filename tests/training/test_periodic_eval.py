@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -48,12 +49,14 @@ from heldout.training import (
     Runner,
     current_points,
     from_functions,
+    live_model,
     read_points,
     run_eval,
 )
 from heldout.training.curve import CurveWriter, request_stop
 from heldout.training.metrics import point_fields
 from heldout.training.verdicts import Judgement
+from tests.decoding.models import Spelling
 from tests.training.curves import CLIMB, curve
 from tests.training.toys import (
     Clock,
@@ -171,6 +174,36 @@ def test_maybe_run_writes_a_line_an_eval(tmp_path: Path) -> None:
     assert points[0].n == 8
     assert points[0].ci is not None
     assert {o.id: o.reward for o in points[0].outcomes} == {f"q{i}": float(i < 4) for i in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"repeats": 0}, "repeats is a whole number >= 1, got 0"),
+        ({"repeats": "4"}, "repeats is a whole number >= 1, got '4'"),
+        ({"rows": None}, "rows is a whole number >= 1, got None"),
+        ({"max_turns": 0}, "max_turns is a whole number >= 1"),
+        ({"max_new": 0}, "max_new is a whole number >= 1, got 0"),
+        ({"max_error_rate": 2}, "max_error_rate is a finite number from 0 to 1, got 2"),
+        ({"sampling": {"temperature": 1.0}}, "sampling is a heldout.Sampling, got {"),
+        ({"sampling": 0}, "sampling is a heldout.Sampling, got 0"),
+        ({"repeat": 4}, "there is no setting 'repeat'; did you mean repeats?"),
+        ({"score_fn": None}, "score_fn is a function"),
+    ],
+)
+def test_a_wrong_setting_of_a_runner_is_refused_before_training(
+    wrong: dict[str, Any], message: str
+) -> None:
+    given = {"score_fn": score, **wrong}
+    with pytest.raises(InvalidInput, match=re.escape(message)):
+        from_functions(lambda messages: "", lambda model, prompts, limit: [], **given)
+    with pytest.raises(InvalidInput, match=re.escape(message)):
+        live_model(Spelling([]), **given)
+
+
+def test_a_tokenizer_that_is_none_is_refused_before_training() -> None:
+    with pytest.raises(InvalidInput, match="tokenizer is a tokenizer of transformers, got <func"):
+        live_model(score, score)
 
 
 def test_an_eval_with_repeats_has_pass_at_k_over_its_samples(tmp_path: Path) -> None:

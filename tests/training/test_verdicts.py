@@ -397,7 +397,7 @@ def test_an_eval_that_broke_is_not_the_best_for_the_few_answers_it_has() -> None
     assert (best.step, best.raw, best.n, best.errored) == (0, 0.6, 100, 0)
     only = best_checkpoint(curve([broken, [0.0] * 100]))
     assert (only.step, only.raw, only.n, only.errored) == (0, 0.03, 100, 97)
-    assert only.sentence().endswith(", on 100 samples, 97 of them errored, counted as 0")
+    assert only.sentence().endswith(", on 100 samples, 97 of them with errored items, counted as 0")
 
 
 def test_where_rewards_are_negative_an_error_is_no_way_to_the_top() -> None:
@@ -405,7 +405,7 @@ def test_where_rewards_are_negative_an_error_is_no_way_to_the_top() -> None:
     assert (best.step, best.raw) == (0, pytest.approx(-4 / 3))
     last = best_checkpoint(curve([[-4.0, -4.0, -4.0], [None, -1.0, -1.0]]))
     assert (last.step, last.raw) == (10, -2.0)
-    assert last.sentence().endswith("1 of them errored, counted as -4")
+    assert last.sentence().endswith("1 of them with errored items, counted as -4")
 
 
 def test_errored_repeats_count_too() -> None:

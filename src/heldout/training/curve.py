@@ -180,17 +180,28 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def summary_key(self, metric: str) -> str:
         """Return the key of "reward", "pass_rate" or one of `metrics` in the summary."""
-        summary, own = self.summary or {}, f"metric_{metric}"
-        if metric in ("reward", "pass_rate"):
-            return "mean" if metric == "reward" else metric
-        return own if own in summary else pass_rate_keys(summary).get(metric, own)
+        keys = self._own_keys()
+        if metric in keys:
+            return keys[metric]
+        own = f"metric_{metric}"
+        taken = metric.removeprefix("metric_") in keys and own not in (self.summary or {})
+        return metric if taken else own
 
     def metrics(self) -> list[str]:
-        """Names of the score function's metrics in the summary, then pass@k and pass^k."""
-        summary = self.summary or {}
+        """Names of the score function's metrics in the summary, then pass@k and pass^k.
+
+        A metric named as one of the summary's own numbers keeps its prefix: `metric_reward`.
+        """
+        summary, taken = self.summary or {}, self._own_keys()
         names = [key.removeprefix("metric_") for key in summary if key.startswith("metric_")]
         names = [n for n in names if {f"metric_{n}_n", f"metric_{n}_stderr"} <= {*summary}]
-        return list(dict.fromkeys([*names, *pass_rate_keys(summary)]))
+        names = [f"metric_{name}" if name in taken else name for name in names]
+        return [*names, *pass_rate_keys(summary)]
+
+    def _own_keys(self) -> dict[str, str]:
+        """Return the keys of what is no metric of the score function, by its name."""
+        own = {"reward": "mean", "pass_rate": "pass_rate"}
+        return own | pass_rate_keys(self.summary or {})
 
 
 # --- The file -----------------------------------------------------------------------------------

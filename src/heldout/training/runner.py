@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from heldout._aio import settle
+from heldout._checks import check_count, check_number
 from heldout._fingerprint import describe_callable, describe_tokenizer, set_known_as
 from heldout.chat.reasoning import opened_reasoning, without_reasoning
 from heldout.config import MAX_ERROR_RATE, MAX_TURNS, Sampling
@@ -27,6 +29,7 @@ from heldout.rollout import (
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
+    check_score_fn,
     own_sampling,
     turn_limit,
 )
@@ -90,6 +93,13 @@ class Runner:
     """Whether `answer` rates a request's `continuations`, where it has any."""
 
     def __post_init__(self) -> None:
+        check_score_fn(self.score_fn)
+        _check_sampling(self.sampling)
+        for count in ("rows", "repeats", "max_turns"):
+            check_count(count, getattr(self, count), low=1)
+        check_count("token_budget", self.token_budget, low=1, optional=True)
+        check_number("timeout", self.timeout, low=0, optional=True)
+        check_number("max_error_rate", self.max_error_rate, low=0, high=1, optional=True)
         if rates_continuations(self.environment_factory) and not self.rates:
             raise InvalidInput(
                 "this eval compares the likelihoods of given texts, and this runner writes turns "
@@ -248,6 +258,15 @@ def _with_definition(
     score_fn: ScoreFn | EvalDefinition, settings: dict[str, Any]
 ) -> tuple[ScoreFn, dict[str, Any]]:
     """Return the score function, and the settings of `Runner` with the rest of the definition."""
+    known = [setting.name for setting in fields(Runner)]
+    for name in settings:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known[2:])}"
+            raise InvalidInput(f"there is no setting {name!r}; {hint}")
+    if settings.get("sampling") is None:
+        settings["sampling"] = Sampling()
+    _check_sampling(settings["sampling"])
     if not isinstance(score_fn, EvalDefinition):
         return score_fn, settings
     both = sorted({"prepare_messages", "environment_factory"} & settings.keys())
@@ -258,7 +277,7 @@ def _with_definition(
         "prepare_messages": score_fn.prepare_messages,
         "environment_factory": score_fn.environment_factory,
         "max_turns": turn_limit(settings.get("max_turns"), score_fn),
-        "sampling": own_sampling(settings.get("sampling") or Sampling(), score_fn),
+        "sampling": own_sampling(settings["sampling"], score_fn),
     }
     return score_fn.score_fn, settings
 
@@ -281,7 +300,7 @@ def from_functions(
         settings: Fields of `Runner`.
     """
     score_fn, settings = _with_definition(score_fn, settings)
-    sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
+    sampling = _limited(settings.pop("sampling"), max_new)
     prototype = Runner(no_model, score_fn, sampling=sampling, **settings)
     called = {"render": describe_callable(render), "generate": describe_callable(generate)}
 
@@ -314,11 +333,17 @@ def from_functions(
     return KnownBuilder(prototype, bind, called)
 
 
+def _check_sampling(sampling: object) -> None:
+    if not isinstance(sampling, Sampling):
+        raise InvalidInput(f"sampling is a heldout.Sampling, got {sampling!r:.200}")
+
+
 def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
     """Set the longest turn: the environment variable, the argument, or that of `sampling`.
 
     Without any of them it is the trainer's, or 256.
     """
+    check_count("max_new", max_new, low=1, optional=True)
     limit = EnvironmentSettings.from_environment().max_new or max_new or sampling.max_tokens
     return replace(sampling, max_tokens=limit)
 
@@ -357,8 +382,10 @@ def live_model(
     from heldout.decoding.memory import KeptMemory, check_keep_cache
 
     check_keep_cache(keep_cache)
+    if not callable(getattr(tokenizer, "decode", None)):
+        raise InvalidInput(f"tokenizer is a tokenizer of transformers, got {tokenizer!r:.200}")
     score_fn, settings = _with_definition(score_fn, settings)
-    sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
+    sampling = _limited(settings.pop("sampling"), max_new)
     prototype = Runner(
         no_model,
         score_fn,

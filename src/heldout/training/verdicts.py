@@ -38,7 +38,6 @@ from heldout.stats.sequential import (
     analyze_next,
     check_settings,
 )
-from heldout.stats.winner import DRAWS
 from heldout.training.curve import CurvePoint
 
 EFFECT = 0.05
@@ -483,7 +482,8 @@ class BestPoint:
             text += f"{self.candidates}; {number(self.raw)} as measured)"
         text += f", on {samples(self.n)}"
         if self.errored:
-            text += f", {self.errored} of them errored, counted as {self.errored_as:g}"
+            with_errors = f", {self.errored} of them with errored items, counted as"
+            text += f"{with_errors} {self.errored_as:g}"
         if self.left_out:
             evals = "1 eval" if self.left_out == 1 else f"{self.left_out} evals"
             text += f"; {evals} of fewer samples left out"
@@ -526,9 +526,7 @@ def best_checkpoint(
     return pick_best(rewards.table(rewards.judged(points), bounds), most=most)
 
 
-def pick_best(
-    table: RewardTable, *, draws: int = DRAWS, most: int | None = None
-) -> BestPoint | None:
+def pick_best(table: RewardTable, *, most: int | None = None) -> BestPoint | None:
     """Find the best eval of a table, as `best_checkpoint` does for points."""
     points = table.points
     last = len(points) - 1
@@ -544,7 +542,7 @@ def pick_best(
     if len(candidates) == 1:  # nothing was picked, so nothing is corrected
         return _only_candidate(table, int(candidates[0]))
     if (most is None or len(candidates) <= most) and (bounds or rewards.max() > rewards.min()):
-        won = best_of(rewards, seed=SEED, draws=draws, bounds=bounds)
+        won = best_of(rewards, seed=SEED, bounds=bounds)
         place, estimate, interval = won.index, won.estimate, won.interval
     index = int(candidates[place])
     return BestPoint(
@@ -583,7 +581,6 @@ def _only_candidate(table: RewardTable, index: int) -> BestPoint | None:
 MOST_CANDIDATES = 100
 """Evals up to which the best one is corrected at every point: the cost grows with their cube, and
 more so where BLAS threads find no free core."""
-MONITOR_DRAWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -677,7 +674,7 @@ class CurveMonitor:
         table = self._judge_new(points)
         if table is None:
             return Judgement()
-        best = pick_best(table, draws=MONITOR_DRAWS, most=MOST_CANDIDATES)
+        best = pick_best(table, most=MOST_CANDIDATES)
         return Judgement(self.latest, best, self._reason_to_stop())
 
     def update(self, points: Sequence[CurvePoint]) -> StepVerdict | None:
