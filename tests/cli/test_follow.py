@@ -70,6 +70,17 @@ def test_follow_that_could_evaluate_no_new_checkpoint_says_so_in_its_exit_code(
     assert heldout(*command).code == 0
 
 
+def test_follow_once_of_checkpoints_that_are_not_whole_is_no_success(
+    folder: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.training.checkpoints.following.OLD_SECONDS", -1.0)
+    for step in (10, 20):
+        (folder / f"checkpoint-{step}/model.safetensors").unlink()
+    outcome = heldout("curve", "follow", "run", "--eval", "quiz.py", "--once")
+    assert (outcome.code, outcome.out) == (4, "No checkpoint was evaluated.\n")
+    assert "none of 2 checkpoints could be evaluated; see above" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from heldout.cli.run import RunRequest, configure, load_eval_file, stdout_for_js
 from heldout.errors import EvalFailed, InvalidInput
 from heldout.reporting.curves import describe_status, format_point, point_as_dict, read_curve
 from heldout.training.curve import CurvePoint
+
+if TYPE_CHECKING:
+    from heldout.training.checkpoints.finding import Checkpoint
 
 
 @click.command("follow")
@@ -173,13 +176,25 @@ def command(
     if skips and None not in skips:
         none = f"none of {count(len(skips), 'new checkpoint')} could be evaluated"
         raise EvalFailed(f"{none}: {skips[-1]}")
+    left = _find(folder, options["pattern"])
+    if left and not any(point.has_result for point in read_curve(run_dir).points):
+        raise EvalFailed(f"none of {count(len(left), 'checkpoint')} could be evaluated; see above")
+
+
+def _patterns(pattern: str | None) -> tuple[str, ...]:
+    from heldout.training.checkpoints.finding import PATTERNS, check_pattern
+
+    return PATTERNS if pattern is None else (check_pattern(pattern),)
+
+
+def _find(folder: Path, pattern: str | None) -> list[Checkpoint]:
+    from heldout.training.checkpoints.finding import find_checkpoints
+
+    return find_checkpoints(folder, _patterns(pattern)) if folder.is_dir() else []
 
 
 def _announce(folder: Path, run_dir: Path, pattern: str | None) -> None:
-    from heldout.training.checkpoints.finding import PATTERNS, check_pattern, find_checkpoints
-
-    patterns = PATTERNS if pattern is None else (check_pattern(pattern),)
-    found = find_checkpoints(folder, patterns) if folder.is_dir() else []
+    patterns, found = _patterns(pattern), _find(folder, pattern)
     here = f"{count(len(found), 'checkpoint')} there now" if found else "no checkpoint there yet"
     if not found and folder.is_dir() and (names := sorted(p.name for p in folder.iterdir())[:5]):
         here += f" by the names {', '.join(patterns)} (there is {', '.join(names)}; --pattern)"
