@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from heldout import Sample, Sampling
 from heldout.decoding import Decoder, unwrap
+from heldout.decoding.model import explain_not_finite
 from heldout.errors import InvalidInput
+from heldout.training import PeriodicEval, live_model
 from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
+from tests.tiny_model import tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,6 +77,56 @@ def test_training_goes_on_afterwards(graphs: bool) -> None:
     model(input_ids=ids, labels=ids).loss.backward()
     assert all(weight.grad is not None for weight in model.parameters())
     assert not any(weight.is_inference() for weight in [*model.parameters(), *model.buffers()])
+
+
+# --- Diverged ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_weight_that_is_not_finite_is_named(value: str) -> None:
+    model = model_of("Llama")
+    assert explain_not_finite(model) is None
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 5] = float(value)
+    why = (
+        "the model has diverged: model.layers.1.mlp.up_proj.weight of its 21 weights are not finite"
+    )
+    assert explain_not_finite(model) == why
+
+
+def test_large_weights_of_any_type_are_finite() -> None:
+    model = torch.nn.Linear(64, 64).half()
+    with torch.no_grad():
+        model.weight.fill_(60_000)
+    model.register_parameter(
+        "codes", torch.nn.Parameter(torch.zeros(4).byte(), requires_grad=False)
+    )
+    assert explain_not_finite(model) is None
+    assert explain_not_finite(torch.nn.Identity()) is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_eval_of_a_diverged_model_is_a_skip_and_no_reward(
+    temperature: float, tmp_path: Path
+) -> None:
+    model, words = tiny_model()
+    build = live_model(
+        words,
+        lambda trajectory, sample: 1.0,
+        max_new=2,
+        sampling=Sampling(temperature=temperature, seed=0),
+    )
+    evals = PeriodicEval(
+        [Sample("a", {"question": "w1"})], build, every_steps=1, run_dir=tmp_path / "run"
+    )
+    point = evals.maybe_run(1, model)
+    assert point is not None
+    assert point.reward == 1.0
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    point = evals.maybe_run(2, model)
+    assert point is not None
+    assert "the model has diverged: " in str(point.skipped)
 
 
 # --- Wrapped ------------------------------------------------------------------------------------

@@ -60,6 +60,29 @@ def device_of(model: Any) -> Any:
     return next(model.parameters()).device
 
 
+def explain_not_finite(model: Any) -> str | None:
+    """Name a weight that is not finite, if there is one: what a diverged model says is no answer.
+
+    Sums are checked: they need no memory beside the weights.
+    """
+    import torch
+
+    sums: dict[str, Any] = {}
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and weight.element_size() > 1 and not weight.is_meta:
+            wide = torch.promote_types(weight.dtype, torch.float32)  # half precision may overflow
+            sums[name] = weight.detach().sum(dtype=wide)
+    if not sums:
+        return None
+    device = next(iter(sums.values())).device
+    finite = torch.stack([total.double().to(device) for total in sums.values()]).isfinite().tolist()
+    bad = [name for name, is_finite in zip(sums, finite, strict=True) if not is_finite]
+    if not bad:
+        return None
+    others = f" (and others: {len(bad)} of {len(sums)} weights)" if len(bad) > 1 else ""
+    return f"the model has diverged: {bad[0]} is not finite{others}"
+
+
 def describe_attention(model: Any) -> str:
     """Name the attention implementation for the record."""
     name = getattr(transformers_model(model).config, "_attn_implementation", None) or "unknown"

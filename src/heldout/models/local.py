@@ -31,6 +31,7 @@ from heldout.config import Sampling
 from heldout.decoding import Decoder
 from heldout.decoding.chat import ChatModel, answer_all
 from heldout.decoding.likelihood import LikelihoodModel
+from heldout.decoding.model import explain_not_finite
 from heldout.errors import EndpointError, FatalEndpointError
 from heldout.models.base import RatesContinuations
 from heldout.types import Completion, Continuation, Message, Rating, ToolSpec
@@ -224,6 +225,8 @@ class LocalEndpoint(RatesContinuations):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._tokenizer = AutoTokenizer.from_pretrained(self._source)
         model = AutoModelForCausalLM.from_pretrained(self._source, dtype="auto").to(device).eval()
+        if (reason := explain_not_finite(model)) is not None:
+            raise FatalEndpointError(f"{self._source}: {reason}")
         self._version = version_on_disk(self._source)
         if before not in (None, self._version):
             raise FatalEndpointError(

@@ -380,6 +380,7 @@ def live_model(
     from heldout.decoding.chat import ChatModel, answer_all
     from heldout.decoding.likelihood import LikelihoodModel
     from heldout.decoding.memory import KeptMemory, check_keep_cache
+    from heldout.decoding.model import explain_not_finite
 
     check_keep_cache(keep_cache)
     if not callable(getattr(tokenizer, "decode", None)):
@@ -413,7 +414,7 @@ def live_model(
     def bind(model: Any) -> dict[str, Any]:
         if (bind_runner := getattr(model, "bind_runner", None)) is not None:  # it is in an engine
             return dict(bind_runner(tokenizer, rows))
-        if (reason := explain_sharding(model)) is not None:
+        if (reason := explain_sharding(model) or explain_not_finite(model)) is not None:
             raise InvalidInput(reason)
         with finding:
             chat, decoder, likelihoods, memory = prepare(model)
