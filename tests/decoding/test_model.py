@@ -88,10 +88,11 @@ def test_a_weight_that_is_not_finite_is_named(value: str) -> None:
     assert explain_not_finite(model) is None
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[3, 5] = float(value)
-    why = (
-        "the model has diverged: model.layers.1.mlp.up_proj.weight of its 21 weights are not finite"
-    )
+    why = "the model has diverged: model.layers.1.mlp.up_proj.weight is not finite"
     assert explain_not_finite(model) == why
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float(value))
+    assert explain_not_finite(model) == f"{why} (and others: 2 of 21 weights)"
 
 
 def test_large_weights_of_any_type_are_finite() -> None:
