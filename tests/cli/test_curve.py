@@ -411,6 +411,16 @@ def test_flips_compares_the_first_result_with_the_last(run: Path, heldout: Heldo
     ]
 
 
+def test_flips_of_repeats_say_whose_answers_they_show(run: Path, heldout: Heldout) -> None:
+    def repeated(step: int, *rewards: float) -> CurvePoint:
+        outcomes = [ItemOutcome("a", reward, repeat) for repeat, reward in enumerate(rewards)]
+        return point(step, *rewards, outcomes=tuple(outcomes))
+
+    append(repeated(200, 0.0, 0.0), repeated(250, 0.0, 1.0))
+    out = heldout("curve", "flips", "rl_eval", "--from", "200", "--to", "250").out
+    assert "rewards are means over a sample's attempts, and answers are those of the first" in out
+
+
 def test_flips_have_question_target_and_answers_where_conversations_were_saved(
     run: Path, heldout: Heldout
 ) -> None:

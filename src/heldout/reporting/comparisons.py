@@ -9,7 +9,7 @@ from heldout._format import count, interval, list_some, number, p_value, percent
 from heldout.analysis import Comparison, Side
 from heldout.analysis.comparison import Difference
 from heldout.reporting.blocks import Block, Cell, Column, Line, Report, Section, Table, code, name
-from heldout.reporting.flips import FLIP_CHARACTERS, Flip, build_flips, read_texts
+from heldout.reporting.flips import FLIP_CHARACTERS, OF_REPEATS, Flip, build_flips, read_texts
 from heldout.reporting.summaries import describe_selection, describe_usage, in_order, label_order
 from heldout.stats import Interval, PairedDifference, SliceDifference
 from heldout.store.report import EvalReport
@@ -164,7 +164,10 @@ def flip_blocks(
     if not listed:
         return []
     title = f"Flips: gained {len(comparison.gained)}, lost {len(comparison.lost)}"
-    return [Section(title, build_flips(listed, "A", "B", width))]
+    lines = build_flips(listed, "A", "B", width)
+    if any(side.items > side.samples for side in (comparison.a, comparison.b)):
+        lines.append(Line(OF_REPEATS, style="dim"))
+    return [Section(title, lines)]
 
 
 def list_flips(comparison: Comparison, most: int, *, with_texts: bool = True) -> list[Flip]:

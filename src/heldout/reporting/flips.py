@@ -46,6 +46,9 @@ def read_texts(report: EvalReport, ids: Collection[str]) -> dict[str, SampleText
     return texts
 
 
+OF_REPEATS = "rewards are means over a sample's attempts, and answers are those of the first"
+
+
 class Flip(NamedTuple):
     """A sample that is "gained" or "lost", its rewards in two runs, and its texts where known."""
 
@@ -154,6 +157,9 @@ def describe_flips(change: StepChange) -> list[Line]:
         lines.append(
             Line(f"mean reward changed by {flips.difference:+.3f} (95%, paired: {around})")
         )
+    has_repeats = any(o.repeat for point in (before, after) for o in point.outcomes)
+    if has_repeats and (flips.gained or flips.lost):
+        lines.append(Line(OF_REPEATS))
     old, new = before.decoding or {}, after.decoding or {}
     changed = [setting for setting in ANSWER_SETTINGS if old.get(setting) != new.get(setting)]
     warnings = {
