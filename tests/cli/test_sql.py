@@ -57,7 +57,10 @@ def test_bad_sql_is_one_line_and_exit_code_2(six: None, heldout: Heldout) -> Non
     ):
         outcome = heldout(*command)
         assert outcome.code == 2
-        assert outcome.err.startswith('Error: Binder Error: Referenced column "foo" not found')
+        where = "the condition 'foo = 1': " if "--where" in command else ""
+        assert outcome.err.startswith(
+            f'Error: {where}Binder Error: Referenced column "foo" not found'
+        )
         assert outcome.err.count("\n") == 1
 
 

@@ -308,7 +308,7 @@ def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_j
         points = open_curve(run).points
         if not any(point.has_result for point in points):
             raise InvalidInput(f"{run} has no result yet: there is nothing to plot")
-        check_metric(points, metric)
+        check_metric(points, metric, run)
         groups = group_by_label(points)
         for label, group in groups.items():
             parts = [run] if len(runs) > 1 else []

@@ -106,12 +106,12 @@ def group_by_label(points: Iterable[CurvePoint]) -> dict[str, list[CurvePoint]]:
     return dict(sorted(groups.items()))
 
 
-def check_metric(points: Iterable[CurvePoint], metric: str) -> None:
+def check_metric(points: Iterable[CurvePoint], metric: str, name: str = "the curve") -> None:
     """Refuse a metric that no result has; a curve without results may still get it."""
     results = [point for point in points if point.has_result]
     names = dict.fromkeys(["reward", "pass_rate", *(n for p in results for n in p.metrics())])
     if results and metric not in names:
-        raise InvalidInput(f"the curve has no metric {metric!r}; it has {', '.join(names)}")
+        raise InvalidInput(f"{name} has no metric {metric!r}; it has {', '.join(names)}")
 
 
 # --- Words --------------------------------------------------------------------------------------

@@ -271,7 +271,8 @@ def _make_notes(summary: Summary) -> Iterator[str]:
             k = key.rpartition("_")[2]
             have = "has" if short == 1 else "have"
             samples = f"{count(short, 'sample')} {have} fewer than {k} attempts"
-            yield f"no {label} and pass^{k} yet: {samples}"
+            yet = " yet" if summary.get("complete") is False else ""
+            yield f"no {label} and pass^{k}{yet}: {samples}"
 
 
 def _describe_finish_reasons(report: EvalReport) -> Iterator[str]:

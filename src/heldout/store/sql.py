@@ -104,7 +104,11 @@ def select_items(report: EvalReport, condition: str) -> Selection:
         except duckdb.Error:  # it names a column that is not there
             by_outcome = True
         _define_results(file, texts, report.pass_threshold)
-        items = np.array([is_picked for (is_picked,) in _run(file.db, sql).rows], dtype=np.bool_)
+        try:
+            rows = _run(file.db, sql).rows
+        except InvalidQuery as problem:
+            raise InvalidQuery(f"the condition {condition!r:.200}: {problem}") from None
+        items = np.array([is_picked for (is_picked,) in rows], dtype=np.bool_)
     if not items.any():
         raise InvalidQuery(f"there is no result where {condition}")
     return Selection(condition, items, by_outcome)
