@@ -507,6 +507,8 @@ def test_two_trainings_do_not_write_one_curve(tmp_path: Path) -> None:
         {"across": "some"},
         {"min_samples": 0},
         {"progress_seconds": None},
+        {"resume": "yes"},
+        {"at_start": "no"},
     ],
 )
 def test_bad_arguments_are_refused_before_training(

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from heldout._checks import check_flag
 from heldout.datasets import ordered_by_id
 from heldout.decoding.memory import give_back_if_tight
 from heldout.errors import InvalidInput, RunBusy
@@ -141,6 +142,8 @@ class PeriodicEval:
         snapshots: SnapshotPool | None = None,
     ) -> None:
         _check_runner(runner_builder, worker)
+        if resume is not None:
+            check_flag("resume", resume)
         if isinstance(samples, EvalDefinition):
             check_same_eval(samples, runner_builder)
         if across == "all" and worker is not None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from heldout._checks import check_count, check_flag
 from heldout.errors import InvalidInput
 
 EVERY_STEPS = "HELDOUT_EVAL_EVERY_STEPS"
@@ -139,11 +140,11 @@ class EvalSettings:
         )
 
     def __post_init__(self) -> None:
-        _check_count("every_steps", self.every_steps, least=0)
-        _check_count("min_samples", self.min_samples, least=1)
-        if self.num is not None:
-            _check_count("num", self.num, least=1)
-        _check_count("seed", self.seed, least=0)
+        check_count("every_steps", self.every_steps, low=0)
+        check_count("min_samples", self.min_samples, low=1)
+        check_count("num", self.num, low=1, optional=True)
+        check_count("seed", self.seed, low=0)
+        check_flag("at_start", self.at_start)
         if not _is_number(self.pass_threshold):
             raise InvalidInput(f"pass_threshold is a finite number, got {self.pass_threshold!r}")
         _check_positive("max_overhead", self.max_overhead, may_be_none=True)
@@ -161,11 +162,6 @@ class EvalSettings:
 def first_set(*choices: Any) -> Any:
     """Return the first value that is not None."""
     return next((choice for choice in choices if choice is not None), None)
-
-
-def _check_count(name: str, value: Any, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidInput(f"{name} is a whole number >= {least}, got {value!r}")
 
 
 def _check_positive(name: str, value: Any, *, may_be_none: bool = False) -> None:
