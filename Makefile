@@ -90,7 +90,7 @@ test: environments
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(ELSEWHERE)
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
 	$(EVALS)/python -m pytest -q -n 2 --dist loadfile $(EVALS_TESTS)
-	$(VLLM)/python -m pytest -q -n 3 --dist loadfile $(VLLM_TESTS)
+	$(VLLM)/python -m pytest -q -n 2 --dist loadfile $(VLLM_TESTS)
 	TRITON_INTERPRET=1 $(VLLM)/python -m pytest -q -n 2 $(KERNEL_TESTS)
 
 test-slow: export OMP_NUM_THREADS := 1
