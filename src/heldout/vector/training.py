@@ -192,7 +192,7 @@ class EvalEvery:
         self._check_make_env()
         if self._evals.history:
             run_dir = self._evals.run_dir if resume else self._named_dir
-            self._evals = self._make_evals(run_dir=run_dir, resume=resume or None)
+            self._evals = self._make_evals(run_dir=run_dir, resume=True if resume else None)
         self._evals.begin(step, resume=resume)
         self._has_begun, self._is_start = True, self._at_start and not self.points
 
