@@ -161,8 +161,7 @@ class EvalConfig:
             raise InvalidInput(f"output_dir is a path, got {self.output_dir!r}")
         object.__setattr__(self, "tags", _texts("tags", self.tags))
         check_text("note", self.note, empty=True, optional=True)
-        if not isinstance(self.sampling, Sampling):
-            raise InvalidInput(f"sampling is a heldout.Sampling, got {self.sampling!r:.200}")
+        check_sampling(self.sampling)
         if not isinstance(self.price, Price | None):
             raise InvalidInput(f"price is a heldout.Price, got {self.price!r:.200}")
         for count in ("max_concurrent", "repeats"):
@@ -227,6 +226,12 @@ def result_changing(config: dict[str, Any]) -> dict[str, Any]:
         else:
             flat[key] = value
     return {key: value for key, value in flat.items() if key not in _HARMLESS}
+
+
+def check_sampling(sampling: Any) -> None:
+    """Refuse a value that is no `Sampling`."""
+    if not isinstance(sampling, Sampling):
+        raise InvalidInput(f"sampling is a heldout.Sampling, got {sampling!r:.200}")
 
 
 def check_endpoint(endpoint: Any) -> None:

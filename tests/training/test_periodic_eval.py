@@ -201,7 +201,7 @@ def test_a_wrong_setting_of_a_runner_is_refused_before_training(
         live_model(Spelling([]), **given)
 
 
-def test_a_tokenizer_that_is_none_is_refused_before_training() -> None:
+def test_what_is_no_tokenizer_is_refused_before_training() -> None:
     with pytest.raises(InvalidInput, match="tokenizer is a tokenizer of transformers, got <func"):
         live_model(score, score)
 

@@ -181,20 +181,17 @@ def command(
         raise EvalFailed(f"none of {count(len(left), 'checkpoint')} could be evaluated; see above")
 
 
-def _patterns(pattern: str | None) -> tuple[str, ...]:
-    from heldout.training.checkpoints.finding import PATTERNS, check_pattern
-
-    return PATTERNS if pattern is None else (check_pattern(pattern),)
-
-
 def _find(folder: Path, pattern: str | None) -> list[Checkpoint]:
-    from heldout.training.checkpoints.finding import find_checkpoints
+    from heldout.training.checkpoints.finding import find_checkpoints, patterns_of
 
-    return find_checkpoints(folder, _patterns(pattern)) if folder.is_dir() else []
+    patterns = patterns_of(pattern)
+    return find_checkpoints(folder, patterns) if folder.is_dir() else []
 
 
 def _announce(folder: Path, run_dir: Path, pattern: str | None) -> None:
-    patterns, found = _patterns(pattern), _find(folder, pattern)
+    from heldout.training.checkpoints.finding import patterns_of
+
+    patterns, found = patterns_of(pattern), _find(folder, pattern)
     here = f"{count(len(found), 'checkpoint')} there now" if found else "no checkpoint there yet"
     if not found and folder.is_dir() and (names := sorted(p.name for p in folder.iterdir())[:5]):
         here += f" by the names {', '.join(patterns)} (there is {', '.join(names)}; --pattern)"

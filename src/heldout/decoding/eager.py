@@ -69,7 +69,7 @@ def decode(model: Any, turns: list[Turn], callbacks: Callbacks) -> None:
             if not turns:
                 return
             keep = torch.tensor(remaining, device=device)
-            cache.reorder_cache(keep)  # which layers of recurrent models have, too
+            cache.reorder_cache(keep)  # recurrent layers have no other way to select rows
             mask, positions = mask[keep], positions[keep]
         ids = torch.tensor([[tokens[row]] for row in remaining], device=device)
         mask = torch.cat([mask, mask.new_ones(len(turns), 1)], dim=-1)

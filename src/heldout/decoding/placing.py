@@ -99,7 +99,7 @@ class BatchCache:
             except CaptureError as problem:
                 self.why_no_kernels = str(problem)
                 self.clear()
-                if (why := why_not_capturable(model)) is not None:  # without them, windows say
+                if (why := why_not_capturable(model)) is not None:  # it has windows, say
                     raise CaptureError(f"{problem}, and without kernels {why}") from None
         return self._prepare(model, turns, rows) if choosing_of(turns) == "greedy" else None
 

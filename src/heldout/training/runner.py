@@ -20,7 +20,7 @@ from heldout._aio import settle
 from heldout._checks import check_count, check_number
 from heldout._fingerprint import describe_callable, describe_tokenizer, set_known_as
 from heldout.chat.reasoning import opened_reasoning, without_reasoning
-from heldout.config import MAX_ERROR_RATE, MAX_TURNS, Sampling
+from heldout.config import MAX_ERROR_RATE, MAX_TURNS, Sampling, check_sampling
 from heldout.environment import rates_continuations
 from heldout.errors import InvalidInput
 from heldout.models.batch import Answered, Request
@@ -94,7 +94,7 @@ class Runner:
 
     def __post_init__(self) -> None:
         check_score_fn(self.score_fn)
-        _check_sampling(self.sampling)
+        check_sampling(self.sampling)
         for count in ("rows", "repeats", "max_turns"):
             check_count(count, getattr(self, count), low=1)
         check_count("token_budget", self.token_budget, low=1, optional=True)
@@ -266,7 +266,7 @@ def _with_definition(
             raise InvalidInput(f"there is no setting {name!r}; {hint}")
     if settings.get("sampling") is None:
         settings["sampling"] = Sampling()
-    _check_sampling(settings["sampling"])
+    check_sampling(settings["sampling"])
     if not isinstance(score_fn, EvalDefinition):
         return score_fn, settings
     both = sorted({"prepare_messages", "environment_factory"} & settings.keys())
@@ -331,11 +331,6 @@ def from_functions(
         return {"answer": answer}
 
     return KnownBuilder(prototype, bind, called)
-
-
-def _check_sampling(sampling: object) -> None:
-    if not isinstance(sampling, Sampling):
-        raise InvalidInput(f"sampling is a heldout.Sampling, got {sampling!r:.200}")
 
 
 def _limited(sampling: Sampling, max_new: int | None) -> Sampling:

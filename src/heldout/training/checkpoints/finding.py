@@ -63,12 +63,17 @@ def check_pattern(pattern: str) -> str:
     return pattern
 
 
+def patterns_of(pattern: str | None) -> Sequence[str]:
+    """Return a user's pattern, checked, or those of known trainers."""
+    return PATTERNS if pattern is None else (check_pattern(pattern),)
+
+
 def find_checkpoints(folder: Path, patterns: Sequence[str] = PATTERNS) -> list[Checkpoint]:
     """List the checkpoints in a folder, by step.
 
     Args:
         folder: The folder.
-        patterns: Names of checkpoints, as `check_pattern` returns them.
+        patterns: Names of checkpoints, as `patterns_of` returns them.
 
     Raises:
         InvalidInput: Two of them have the same step.

@@ -153,7 +153,7 @@ def follow_checkpoints(
         raise InvalidInput(f"{folder} is not a folder")
     if not poll_seconds > 0 or (stop_after is not None and not stop_after >= 0):
         raise InvalidInput("poll_seconds is above 0 seconds, and stop_after 0 or more")
-    patterns = finding.PATTERNS if pattern is None else (finding.check_pattern(pattern),)
+    patterns = finding.patterns_of(pattern)
     curve = CheckpointCurve(
         folder,
         definition,
