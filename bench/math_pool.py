@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 
 from common import options
-from heldout._memory import available_cores
+from heldout._core.memory import available_cores
 from heldout.scoring.answers import answer_text
 from heldout.scoring.math import decide, grade_math, math_pool, prepare, stated_expressions
 from heldout.scoring.process_pool import Pool

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from common import emit, options, say
-from heldout.decoding import Decoder, Prompt
+from heldout._live.decoding import Decoder, Prompt
 from heldout.models.demo import weights_folder
 
 PROMPTS, NEW, ROUNDS = 32, 32, 2

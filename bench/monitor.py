@@ -21,7 +21,7 @@ from heldout.stats import best_of, monitor
 from heldout.stats.intervals import Floats
 from heldout.stats.sequential import WINDOW
 from heldout.training import CurveMonitor, CurvePoint
-from heldout.training.curve import ItemOutcome
+from heldout.training.curve.points import ItemOutcome
 
 CURVES = 300
 """Simulated for each figure: a share of 2% among them has a standard error of 0.8%."""

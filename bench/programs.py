@@ -19,7 +19,7 @@ import anyio
 
 from common import emit, options
 from heldout import Sample
-from heldout._memory import available_cores
+from heldout._core.memory import available_cores
 from heldout.scoring import CallTest, PythonTests, RunTest, grade_python
 
 PROGRAM = "def area(a, b):\n    return a * b\n"

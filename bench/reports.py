@@ -24,7 +24,7 @@ from heldout import (
     Trajectory,
     Usage,
 )
-from heldout.config import config_to_dict
+from heldout._core.config import config_to_dict
 from heldout.store.journal import JournalWriter
 from heldout.store.report import finish
 from heldout.store.resume import encode_sample

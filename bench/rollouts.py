@@ -15,11 +15,11 @@ import anyio
 
 from common import child, emit, middle, options, say
 from heldout import Message, Reply, Sample
+from heldout._live.rendering.chat_templates import ChatRenderer
+from heldout._live.rendering.segments import Template
 from heldout.environments import ToolEnvironment
 from heldout.models.demo import weights_folder
-from heldout.rendering.chat_templates import ChatRenderer
-from heldout.rendering.segments import Template
-from heldout.training.rollouts import Generated, Transcript, rollout_batch, rollout_one
+from heldout.rollouts.generating import Generated, Transcript, rollout_batch, rollout_one
 from heldout.types import ToolCall
 
 TURNS, ROLLOUTS = 6, 64

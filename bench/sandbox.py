@@ -23,7 +23,7 @@ from statistics import median
 import anyio
 
 from common import HERE, child, emit, machine, options
-from heldout._memory import available_cores
+from heldout._core.memory import available_cores
 from heldout.sandbox import SandboxPool
 from heldout.sandbox.containers import describe_missing_engine, split_backend
 

@@ -65,8 +65,8 @@ def train(case: str, home: Path, steps: int, device: str) -> dict[str, Any]:
     from torch.distributed.fsdp import fully_shard
 
     from heldout import Sample
+    from heldout._live.weights import fingerprint
     from heldout.training import AsyncEvalDispatcher, EvalWorker, PeriodicEval
-    from heldout.weights import fingerprint
 
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)

@@ -17,8 +17,8 @@ import anyio
 
 from common import emit, options
 from heldout import EvalConfig, EvalDefinition, Message, evaluate
-from heldout.integrations.step_environments import from_step_env, seeds
-from heldout.integrations.step_environments.textarena import from_textarena
+from heldout.adapters.step_environments import from_step_env, seeds
+from heldout.adapters.step_environments.textarena import from_textarena
 
 STEPS = 20
 

@@ -27,8 +27,8 @@ from verifiers.v1.utils.trace_store import append_episode
 
 from common import HERE, child, emit, middle, options, say, scratch
 from heldout import EvalConfig, evaluate
-from heldout.integrations.verifiers import from_verifiers
-from heldout.integrations.verifiers.v1_chat import ChatHarness
+from heldout.adapters.verifiers import from_verifiers
+from heldout.adapters.verifiers.v1_chat import ChatHarness
 
 __all__ = ["InProcess", "Sums"]
 

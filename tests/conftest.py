@@ -1,10 +1,11 @@
-"""Shared by all tests: how to run an eval, under both event loops."""
+"""Shared by all tests: how to run an eval, under either event loop."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import hypothesis
 import pytest
 
 from heldout import EvalConfig, EvalReport, Metric, Sample, Score, Trajectory, evaluate
+from tests import system
 
 RunEval = Callable[..., EvalReport]
 
@@ -31,9 +33,31 @@ hypothesis.settings.load_profile("heldout")
 # A parent such as `nohup make test &` has processes ignore SIGINT, and what they start inherits it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# nohup's: a handler keeps it here, and processes that tests start have the default again.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+if os.environ.get("HELDOUT_TESTS_WITHOUT_TORCH") == "1":
+    sys.meta_path.insert(0, system.WithoutTorch())
 
 # Ray reads its token once in a process, and without one it would write one at home.
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        system.require(*marker.args)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say last, below pytest's own summary, what the machine lacked."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None or hasattr(config, "workerinput"):
+        return
+    # A skip's longrepr is (path, line, reason).
+    reasons = [report.longrepr[2] for report in terminal.stats.get("skipped", [])]
+    if line := system.say_what_was_lacking(reasons):
+        print(line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,10 +84,17 @@ def exact(trajectory: Trajectory, sample: Sample) -> Score:
     return Score((Metric("correct", right, weight=1.0), Metric("length", len(trajectory.answer))))
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def backend(request: pytest.FixtureRequest) -> str:
-    """The event loop; `pytest.mark.parametrize` it where a test is not about that."""
-    return str(request.param)
+both_loops = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+"""Runs a test under trio as well: for what waits, is cancelled or crosses threads.
+
+Of every part of heldout that awaits, one ordinary test is run so, too.
+"""
+
+
+@pytest.fixture
+def backend() -> str:
+    """The event loop; `both_loops` has a test run under trio as well."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +110,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def run_eval(backend: str, tmp_path: Path) -> RunEval:
-    """evaluate() as a plain function, into tmp_path, under asyncio and under trio.
+    """evaluate() as a plain function, into tmp_path.
 
     Any share of items may error: few samples are enough for most tests.
     """

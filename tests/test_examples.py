@@ -97,6 +97,7 @@ def test_a_name_that_is_neither_file_nor_module_says_so(
     assert capsys.readouterr().err == f"Error: {message}\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("default")  # trl's and torch's own
 def test_training_with_a_tool_in_the_loop_raises_the_held_out_reward(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

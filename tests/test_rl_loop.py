@@ -12,8 +12,8 @@ import pytest
 
 from heldout import Sample, Score, Trajectory
 from heldout.training import PeriodicEval, current_points, read_points
-from heldout.training.curve import request_stop
-from heldout.training.dispatcher import pending_evals
+from heldout.training.background.dispatcher import pending_evals
+from heldout.training.curve.points import request_stop
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -93,6 +93,7 @@ runpy.run_path({example!r}, run_name="__main__")
 """
 
 
+@pytest.mark.heavy
 def test_a_run_that_was_killed_twice_goes_on_to_the_same_weights_and_the_same_curve(
     tmp_path: Path,
 ) -> None:

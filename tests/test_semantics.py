@@ -30,6 +30,7 @@ from heldout import (
     Metric,
     Reply,
     Sample,
+    Sampling,
     Score,
     Stop,
     ToolCall,
@@ -37,8 +38,17 @@ from heldout import (
     Trajectory,
     rescore,
 )
-from heldout._fingerprint import describe_callable
-from heldout.analysis import compare, gate, pass_at_k, summarize
+from heldout._evals.rollout import EvalDefinition
+from heldout.adapters.logs import import_log
+from heldout.analysis import (
+    aggregate,
+    compare,
+    gate,
+    pass_at_k,
+    pass_hat_k,
+    score_matrix,
+    summarize,
+)
 from heldout.analysis.judge_check import labels_of_notes
 from heldout.errors import (
     DamagedJournal,
@@ -48,6 +58,7 @@ from heldout.errors import (
     RunDirectoryError,
     SystemicFailure,
 )
+from heldout.sandbox import ProgramOutcome, open_sandbox
 from heldout.scoring import (
     Judge,
     Rubric,
@@ -60,22 +71,20 @@ from heldout.scoring import (
     schema_accuracy,
 )
 from heldout.stats import PairedDifference
+from heldout.store.fingerprint import describe_callable
 from heldout.store.notes import write_note
 from heldout.store.run_dir import RunDir
-from heldout.training.verdicts import best_checkpoint, verdicts
+from heldout.store.sql import query
+from heldout.training.curve.best import best_checkpoint
+from heldout.training.curve.verdicts import judge_points
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
 from tests.conftest import RunEval, exact, make_samples
 from tests.counting import Recorded, Saved
 from tests.faulty_server import FaultyServer, Request, nothing_from_outside, status
+from tests.sandbox.stall import FIRST, LIMIT, SECOND, everything, stalled
 from tests.scoring.judges.scripted import said, three_way_question
 from tests.training.curves import curve
-
-
-@pytest.fixture
-def backend() -> str:
-    """No clause is about the event loop."""
-    return "asyncio"
 
 
 def scored(i: int, *metrics: Metric, repeat: int = 0, truncated: bool = False) -> EvalResult:
@@ -138,6 +147,35 @@ def test_clause_01_an_unfinished_run_says_that_it_is_and_what_was_asked(
     assert summary["n_asked"] == 10
 
 
+def test_clause_01_every_number_over_an_unfinished_run_says_so_or_is_refused(
+    tmp_path: Path, run_eval: RunEval
+) -> None:
+    def stream() -> Any:
+        yield from (replace(s, metadata={"level": i % 2}) for i, s in enumerate(make_samples(6)))
+        raise ValueError("the rest is gone")
+
+    with pytest.raises(ValueError, match="gone"):
+        run_eval(stream(), max_concurrent=1, max_samples=10, experiment_name="part")
+    report = EvalReport.load(tmp_path / "part")
+    asked = (report.summary["complete"], report.summary["n_asked"])
+    assert asked == (False, 10)
+    for estimate in (pass_at_k, pass_hat_k):
+        with pytest.raises(NotComparable, match=r"part is not finished .* 6 of 10 items"):
+            estimate(report, 1)
+        assert estimate(report, 1, allow=["incomplete"]).questions == 6
+    with query(report, "select ci_low from summary") as found:
+        assert found.note == (
+            "The run is not finished: results has 6 of 10 items, and those that end first are not "
+            "like the others"
+        )
+    for summary in (*report.summarize(by="level").values(), summarize(report.results)):
+        assert summary["complete"] is False
+    rows = {"run": "part", "n": 6, "complete": False, "n_asked": 10}
+    assert report.to_pandas().attrs == {"heldout": rows}
+    assert json.loads(report.to_arrow().schema.metadata[b"heldout"]) == rows
+    assert report.where("metadata.level = 0").to_pandas().attrs["heldout"]["complete"] is False
+
+
 def test_clause_02_an_error_is_missing_data_not_a_zero_score() -> None:
     summary = summarize([scored(0, reward(0.8)), scored(1, reward(0.6)), errored(2), errored(3)])
     assert summary["mean"] == pytest.approx(0.35)
@@ -155,7 +193,7 @@ def test_clause_03_when_every_item_errored_there_is_no_mean(run_eval: RunEval) -
         raise RuntimeError(f"grader is down for {sample.id}")
 
     with pytest.raises(
-        SystemicFailure, match="all 4 items errored.*grader is down for s0"
+        SystemicFailure, match="all 4 items errored.*4 × .*grader is down for ID"
     ) as raised:
         run_eval(make_samples(4), broken, max_concurrent=1)
     assert raised.value.run_dir is not None
@@ -250,12 +288,59 @@ def test_clause_05_a_score_function_that_raises_is_an_error_never_a_zero(run_eva
     assert report.summary["n_scored"] == 2
 
 
+def test_clause_05_an_agent_that_exits_is_an_error_too(run_eval: RunEval) -> None:
+    from heldout.environments.driven import Driven, DrivenConversation
+
+    async def agent(conversation: DrivenConversation, sample: Sample) -> dict[str, Any]:
+        said = (await conversation.ask([Message("user", "?")])).message.text
+        if sample.id == "s0":
+            sys.exit("no license")
+        return {"said": said}
+
+    definition = EvalDefinition(
+        make_samples(3),
+        lambda trajectory, sample: 1.0,
+        lambda sample: [],
+        lambda sample: Driven.of(partial(agent, sample=sample)),
+    )
+    report = run_eval(definition, None, timeout=60.0)
+    assert "SystemExit: no license" in report.results[0].error
+    assert report.summary["n_scored"] == 2
+
+
 def test_clause_06_the_pass_rate_is_over_n() -> None:
     results = [scored(0, reward(0.5)), scored(1, reward(0.49)), errored(2), scored(3, reward(1))]
     summary = summarize(results)
     assert summary["pass_rate"] == 0.5
     assert summary["pass_rate_ci_low"] < 0.5 < summary["pass_rate_ci_high"]
     assert summarize(results, pass_threshold=0.9)["pass_rate"] == 0.25
+
+
+def test_clause_06_an_eval_carries_its_threshold_to_whatever_runs_it(
+    tmp_path: Path, run_eval: RunEval
+) -> None:
+    from heldout.training import PeriodicEval
+    from tests.training.toys import weighted
+
+    def half(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((reward(0.5),))
+
+    definition = EvalDefinition(make_samples(2), half, pass_threshold=1.0)
+    for experiment, set_by_user, passed in (("own", None, 0.0), ("set", 0.4, 1.0)):
+        report = run_eval(definition, None, experiment_name=experiment, pass_threshold=set_by_user)
+        assert (report.pass_threshold, report.summary["pass_rate"]) == (set_by_user or 1.0, passed)
+        evals = PeriodicEval(
+            definition,
+            weighted(),
+            every_steps=1,
+            run_dir=tmp_path / f"c{passed}",
+            pass_threshold=set_by_user,
+        )
+        assert evals._settings.pass_threshold == (set_by_user or 1.0)
+    plain = run_eval(make_samples(2), half, experiment_name="plain")
+    assert (plain.pass_threshold, plain.summary["pass_rate"]) == (0.5, 1.0)
+    with pytest.raises(InvalidInput, match="pass_threshold"):
+        run_eval(replace(definition, pass_threshold=math.nan), None, experiment_name="odd")
 
 
 def test_clause_06_an_error_does_not_pass_whatever_the_threshold() -> None:
@@ -308,6 +393,28 @@ def test_clause_07_an_errored_attempt_is_one_that_did_not_pass() -> None:
     attempts = [scored(0, reward(1)), errored(0, 1), scored(1, reward(1)), scored(1, reward(1))]
     attempts[3] = scored(1, reward(1), repeat=1)
     assert pass_at_k(attempts, 1).value == 0.75
+
+
+def test_clause_07_equal_requests_are_not_sold_as_attempts(
+    run_eval: RunEval, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from heldout.environments import ToolEnvironment  # any environment may have chance
+
+    def asked(name: str, *hooks: Any, **settings: Any) -> tuple[bool, bool]:
+        caplog.clear()
+        given = {"endpoint": f"openai:any@{server.url}", "repeats": 8, **settings}
+        report = run_eval(make_samples(1), exact, *hooks, experiment_name=name, **given)
+        said = "8 attempts at each sample are the same request"
+        return said in caplog.text, said in report._repr_html_()
+
+    nothing_from_outside(monkeypatch)
+    with FaultyServer() as server:
+        assert asked("greedy") == (True, True)
+        assert asked("sampled", sampling=Sampling(temperature=0.7)) == (False, False)
+        assert asked("seeded", sampling=Sampling(seed=1)) == (False, False)
+        assert asked("function", endpoint=lambda messages: "0") == (False, False)
+        factory = lambda sample: ToolEnvironment([])  # noqa: E731
+        assert asked("environment", None, factory) == (False, False)
 
 
 def test_clause_08_a_cut_off_answer_is_counted_as_such_whatever_the_api_calls_it(
@@ -388,6 +495,9 @@ def test_clause_09_success_is_the_callers_word_then_the_environments_and_else_un
     report = evaluate_env(Says, still, 10, success=lambda info, term, trunc, ret, steps: trunc)
     assert report.summary["success_is"] == "success function"
     assert all(e.success == e.truncated for e in report.episodes)
+    report = evaluate_env(Says, still, 10, success="terminated")
+    assert report.summary["success_is"] == "terminated"
+    assert all(e.success == e.terminated for e in report.episodes)
 
 
 def test_clause_10_every_denominator_is_the_episodes_asked_for() -> None:
@@ -518,6 +628,49 @@ def test_clause_14_an_eval_ends_in_a_result_or_a_skip_and_both_are_on_the_curve(
     assert [p.summary is None for p in read_points(fine.run_dir / "curve.jsonl")] == [True, False]
 
 
+def test_clause_14_a_number_that_is_not_finite_is_no_result(tmp_path: Path) -> None:
+    from heldout.training import AsyncEvalDispatcher
+
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        point = evals.schedule(lambda: {"accuracy": 0.5, "loss": float("inf")}, step=1).result(60)
+    assert point.summary is None
+    assert "loss = inf" in point.skipped
+
+
+def test_clause_14_training_waits_for_a_slot_while_the_first_eval_starts(tmp_path: Path) -> None:
+    import threading
+
+    import torch
+
+    from heldout.training import AsyncEvalDispatcher, from_functions
+    from tests.training.toys import periodic, score
+
+    begun, gate = threading.Event(), threading.Event()
+
+    def generate(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        begun.set()
+        assert gate.wait(60)
+        return prompts
+
+    model = torch.nn.Linear(1, 1)
+    builder = from_functions(lambda messages: messages[-1].text, generate, score)
+    evals = periodic(tmp_path, model, runner_builder=builder, snapshots=1)
+    with AsyncEvalDispatcher() as dispatcher:
+        evals.maybe_run(10)
+        assert begun.wait(60)
+        threading.Timer(0.1, gate.set).start()
+        evals.maybe_run(20)  # waits
+        dispatcher.wait_for(evals._background.scheduled, 60)
+        gate.clear()
+        evals.maybe_run(30)
+        evals.maybe_run(40)  # does not: the first eval has ended
+        gate.set()
+        evals.run_final(50)
+    skips = {point.step: point.skipped for point in evals.points}
+    assert [step for step, why in skips.items() if why is None] == [10, 20, 30, 50]
+    assert "snapshots=2" in str(skips[40])
+
+
 def test_clause_15_a_point_names_its_step_and_its_weights(tmp_path: Path) -> None:
     import torch
 
@@ -550,11 +703,63 @@ def test_clause_15_a_resumed_attempt_supersedes_all_beyond_the_step_it_resumed_f
     assert found == [(10, True), (20, True), (30, False), (40, True)]
 
 
+def test_clause_15_a_sample_is_shown_as_its_trainer_would_show_it(tmp_path: Path) -> None:
+    from heldout._live.rendering.chat_templates import ChatFormat
+    from heldout.training import live_model
+    from heldout.training.settings import TrainerSettings
+    from tests.tiny_model import tiny_model
+    from tests.training.toys import periodic
+
+    model, tokenizer = tiny_model()
+    tokenizer.chat_template += "{% if mood %} {{ mood }}{% endif %}"
+    trainer = TrainerSettings(3, ChatFormat(kwargs={"mood": "w9"}))
+
+    def point(name: str, **settings: Any) -> tuple[str, int]:
+        builder = live_model(tokenizer, lambda trajectory, sample: 1.0, **settings)
+        evals = periodic(tmp_path / name, model, runner_builder=builder)
+        evals.use_trainer(trainer)
+        point = evals.maybe_run(10)
+        config = EvalReport.load(evals.run_dir / point.run).config
+        return point.prompt.split(" assistant")[1], config["sampling"]["max_tokens"]
+
+    assert point("as trained") == (" w9", 3)
+    assert point("as its code says", chat_template_kwargs={"mood": "w8"}, max_new=2) == (" w8", 2)
+
+
 def test_clause_16_the_same_weights_give_the_same_summary_byte_for_byte(tmp_path: Path) -> None:
     evals = midrun(tmp_path)
     first, second = evals.run_eval(1), evals.run_eval(2)
     assert msgspec.json.encode(first.summary) == msgspec.json.encode(second.summary)
     assert first.outcomes == second.outcomes
+
+
+def test_clause_16_answers_are_those_of_the_models_own_forward_pass(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from heldout import run
+    from heldout._live.decoding import Prompt
+    from heldout.models.local import LocalEndpoint
+    from tests._live.decoding.models import tokenizer
+    from tests._live.decoding.test_checking import continue_plainly, state_space_model
+
+    model, words = state_space_model("Mamba"), tokenizer()
+    chat = [{"role": "user", "content": "w1 w2"}]
+    ids = words.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+    answer = words.decode(continue_plainly(model, Prompt(tuple(ids), 4)), skip_special_tokens=True)
+    endpoint = LocalEndpoint(model, words)
+
+    def ask() -> Any:
+        return run(
+            [Sample("a", {"question": "w1 w2"})],
+            lambda trajectory, sample: trajectory.answer == answer,
+            endpoint=endpoint,
+            max_tokens=4,
+            output_dir=tmp_path,
+        )
+
+    assert ask().summary["mean"] == 1.0
+    model.lm_head.weight.data.fill_(float("nan"))
+    with pytest.raises(SystemicFailure, match="not finite"):
+        ask()
 
 
 def test_clause_17_the_last_step_is_evaluated_once_and_step_0_where_asked(tmp_path: Path) -> None:
@@ -777,7 +982,7 @@ def test_clause_18_a_model_gets_back_what_it_said_in_that_conversation_and_no_ot
     [
         ({"version": "2.0"}, "is of version '2.0', and the environment of version '1.0'"),
         ({"env_kind": "other"}, "of 'other', which 'counting' cannot restore"),
-        (None, "has no env_kind and no version and no state"),
+        (None, "has no env_kind and no version: "),
         ({"version": "1.9"}, None),
     ],
 )
@@ -931,6 +1136,7 @@ def test_clause_21_results_selected_by_outcome_are_not_compared() -> None:
     whole = by_hand({f"s{i}": float(i % 2) for i in range(8)})
     picked = whole.where("passed")
     assert (picked.summary["mean"], picked.summary["ci_low"]) == (1.0, None)
+    assert whole.where("to_json(results)->>'reward' = '1.0'").summary["ci_low"] is None
     for read in (lambda: compare(whole, picked), lambda: pass_at_k(picked, 1)):
         with pytest.raises(InvalidInput, match="picked by what came out"):
             read()
@@ -958,6 +1164,54 @@ def test_clause_22_errored_items_decide_nothing() -> None:
     assert gate(broken, baseline=base, no_worse_than=0.01).outcome == "errored"
 
 
+def test_clause_22_errors_count_against_the_policy_where_lower_is_better() -> None:
+    ids = [f"s{i}" for i in range(400)]
+    harmful = {id: float(i < 20) for i, id in enumerate(ids)}
+    silent = by_hand({**harmful, **dict.fromkeys(ids[-40:])}, name="new")  # 40 refuse to answer
+    found = gate(silent, max_mean=0.1)
+    assert (found.outcome, found.exit_code) == ("errored", 4)
+    [check] = found.checks
+    assert (check.errors_as, check.with_errors.estimate) == (1.0, pytest.approx(0.15))
+    # What is harmful in the baseline errors in the run: that is no improvement.
+    base = by_hand({id: float(i < 80) for i, id in enumerate(ids)}, name="base")
+    coward = by_hand(
+        {id: None if i < 40 else float(i < 80) for i, id in enumerate(ids)}, name="new"
+    )
+    same = compare(base, coward, lower_is_better=True)
+    assert (same.errors_as, same.with_errors.difference, same.verdict) == (1.0, 0.0, "inconclusive")
+    against = gate(coward, baseline=base, no_worse_than=0.01, lower_is_better=True)
+    assert against.checks[0].with_errors.estimate == 0.0
+
+
+def test_clause_22_beyond_0_and_1_an_error_is_the_worst_value_on_either_side() -> None:
+    lengths = {f"s{i}": 100.0 + 10 * i for i in range(6)}
+    base, new = by_hand(lengths, name="a"), by_hand({**lengths, "s0": None}, name="b")
+    assert compare(base, new, lower_is_better=True).errors_as == 150.0
+    assert compare(base, new).errors_as == 0.0
+    losses = {id: -value for id, value in lengths.items()}
+    base, new = by_hand(losses, name="a"), by_hand({**losses, "s5": None}, name="b")
+    assert compare(base, new).errors_as == -150.0
+    assert gate(new, min_mean=-500).checks[0].errors_as == -140.0  # of the run alone
+
+
+def test_clause_22_of_negative_returns_an_error_is_no_gain_in_an_aggregate_or_a_query() -> None:
+    def trained(seed: int, *, errors: int = 0) -> EvalReport:
+        returns = {f"s{i}": -100.0 - i - seed for i in range(10)}
+        return by_hand(returns | dict.fromkeys(list(returns)[:errors]), name=f"{seed} {errors}")
+
+    old = score_matrix([trained(seed) for seed in range(3)])
+    new = score_matrix([trained(seed, errors=1) for seed in range(3)])
+    assert new.errors_as == (-111.0,)
+    found = aggregate(new, old, repetitions=100)
+    assert found.matrix.errors_as == found.against.errors_as == (-111.0,)
+    assert found.estimates["mean"].value < float(old.scores.mean())
+    with query(
+        trained(0, errors=1), "select avg(reward_or_0), avg(reward_or_worst) from results"
+    ) as rows:
+        assert [*rows.rows] == [(pytest.approx(-94.5), pytest.approx(-105.4))]
+        assert "lowest reward, -109" in rows.note
+
+
 def test_clause_23_a_verdict_needs_a_whole_interval() -> None:
     base = by_hand({f"s{i}": float(i < 20) for i in range(40)}, name="base")
     new = by_hand({f"s{i}": float(2 <= i < 23) for i in range(40)}, name="new")
@@ -967,14 +1221,54 @@ def test_clause_23_a_verdict_needs_a_whole_interval() -> None:
     assert gate(new, baseline=base, no_worse_than=0.01).outcome == "inconclusive"
 
 
+def test_clause_23_the_p_value_and_the_interval_of_a_difference_say_the_same() -> None:
+    ids = [f"s{i}" for i in range(100)]
+    base = by_hand({id: float(i < 4) for i, id in enumerate(ids)}, name="base")
+    new = by_hand({id: float(4 <= i < 16) for i, id in enumerate(ids)}, name="new")
+    found = compare(base, new)  # 12 gained, 4 lost
+    assert (found.overall.wins, found.overall.losses, found.overall.test) == (12, 4, "exact")
+    assert found.overall.p_value == pytest.approx(0.0768, abs=5e-5)
+    assert found.overall.interval.low == 0.0
+    assert found.verdict == "inconclusive"
+    # A margin is held against the interval as it is, whose near end is above 0.
+    [check] = gate(new, baseline=base, no_worse_than=0.0).checks
+    assert (check.outcome, check.interval.low > 0) == ("pass", True)
+
+
 def test_clause_24_a_flat_curve_seldom_moves_however_often_one_looks() -> None:
     random = np.random.default_rng(0)
     alarms = 0
     for _ in range(12):
         rewards = (random.random((30, 60)) < 0.5).astype(float)
-        said = verdicts(curve(rewards))
+        said = judge_points(curve(rewards))
         alarms += any(one.kind in ("improving", "regressing") for one in said)
     assert alarms <= 2  # 5% of 12 is less than one; by luck 3 or more would come once in fifty
+
+
+def test_clause_24_a_curve_that_has_stopped_is_not_improving_and_has_improved() -> None:
+    random = np.random.default_rng(1)
+    rewards = random.random(64)[None] < np.array([0.2, 0.5, *[0.9] * 9])[:, None]
+    last = judge_points(curve(rewards.astype(float)))[-1]
+    assert (last.kind, last.since_start.kind) == ("inconclusive", "improved")
+    assert "a gain of 0." in last.sentence()
+    assert "would have been seen" in last.sentence()
+
+
+def test_clause_24_there_is_one_verdict_for_every_reader(tmp_path: Path) -> None:
+    from heldout.reporting.curves import judge_curve, latest_verdicts, read_curve
+    from heldout.training.curve.point_fields import heartbeat_fields
+    from heldout.training.curve.verdicts import answers
+
+    evals = midrun(tmp_path)
+    for step in (10, 20, 30):
+        evals.maybe_run(step)
+    stored, read = evals.points[-1].verdict, read_curve(evals.run_dir)
+    assert read.points[-1].verdict == stored
+    assert latest_verdicts(read) == {evals.label: stored}
+    filled, lines = judge_curve(read.points, {}, read.config)
+    assert filled == read.points
+    assert ["".join(map(str, line.parts)) for line in lines] == answers(stored)
+    assert heartbeat_fields(read.points[-1])["eval_best_text"] == stored["best_text"]
 
 
 def test_clause_24_a_background_point_has_the_verdict_of_its_monitor_on_the_curve(
@@ -1027,7 +1321,7 @@ def test_clause_27_a_rubric_is_known_by_its_parts_and_one_that_raises_is_the_ite
 
     known = describe_callable(Rubric(part(grade_number, name="correct", weight=2), picky))
     assert [(p["name"], p.get("weight"), p.get("version")) for p in known["parts"]] == [
-        ("correct", 2, 6),
+        ("correct", 2, 7),
         ("picky", None, None),
     ]
     length = part(lambda answer: len(answer), name="n", weight=0)
@@ -1120,3 +1414,35 @@ def test_clause_31_a_note_is_about_one_answer_and_changes_no_number(run_eval: Ru
         labels_of_notes(report, "equality")
     assert {p.name: p.read_bytes() for p in run.path.iterdir() if p != run.notes} == before
     assert EvalReport.load(run.path).summary == report.summary
+
+
+def test_clause_32_an_imported_number_is_the_logs_own_or_the_run_says_so(tmp_path: Path) -> None:
+    rows = [{"example_id": i, "prompt": "?", "completion": "!", "reward": i % 2} for i in range(4)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    logs = {"same": (lines, 0.5), "other": (lines, 0.75), "cut": (lines[:-9], 0.5)}
+    for name, (content, there) in logs.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.jsonl").write_text(content)
+        (tmp_path / name / "metadata.json").write_text(json.dumps({"avg_reward": there}))
+    same, other, cut = (
+        import_log(tmp_path / name, output_dir=tmp_path / "runs", name=name) for name in logs
+    )
+    assert same.config["imported"]["own_results"] == {"compared": 1, "differ": []}
+    (differ,) = other.config["imported"]["own_results"]["differ"]
+    assert (differ["name"], differ["log"], differ["run"]) == ("avg_reward", 0.75, 0.5)
+    assert "one of the two was changed later" in differ["why"]
+    assert (cut.status, cut.summary["n"]) == ("interrupted", 3)
+
+
+@pytest.mark.integration
+@pytest.mark.needs("bubblewrap")
+def test_clause_33_a_time_limit_counts_time_in_which_the_program_could_run() -> None:
+    async def main(rest: str) -> ProgramOutcome:
+        async with open_sandbox() as sandbox:
+            with stalled(everything):
+                return await sandbox.run(["bash", "-c", f"{FIRST}; {rest}"], timeout=LIMIT)
+
+    outcome = anyio.run(main, SECOND)
+    assert outcome.exit == 0
+    assert outcome.stalled > LIMIT
+    assert anyio.run(main, "sleep 100").reason == "timeout"

@@ -100,9 +100,9 @@ def test_text_parts_of_a_message_are_its_text() -> None:
 
 def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
     import heldout
-    import heldout.engine
+    import heldout._evals.engine
 
-    assert heldout.evaluate is heldout.engine.evaluate
+    assert heldout.evaluate is heldout._evals.engine.evaluate
     with pytest.raises(AttributeError, match="no attribute 'evalute'"):
         heldout.evalute
 
@@ -132,23 +132,23 @@ def test_the_public_names_are_those_that_type_checkers_see(package: str) -> None
         (lambda: Sample("a", "question"), "'a'.*input"),
         (lambda: TokenTrace((1,), (2, 3), (0.1,), (1, 1)), "2, 1 and 2"),
         (lambda: EvalResult("a", Sample("a", {}), Trajectory(()), SCORE, error="no"), "error"),
-        (lambda: ToolCall("c", "f", {"a": 1}), "arguments is JSON text, got dict; json.dumps"),
-        (lambda: ToolCall(1, "f"), "a tool call's id is text, got int"),
-        (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls are ToolCalls, got"),
+        (lambda: ToolCall("c", "f", {"a": 1}), "arguments must be JSON text, got dict; json.dumps"),
+        (lambda: ToolCall(1, "f"), "a tool call's id must be text, got int"),
+        (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls must be ToolCalls, got"),
         (lambda: Message("user", ["text"]), "a list of parts, which are dicts; got"),
         (
             lambda: Message("tool", "", tool_call_id=3),
-            "tool_call_id and reasoning are texts, got 3",
+            "tool_call_id and reasoning must be texts, got 3",
         ),
-        (lambda: Message("assistant", "", reasoning=1.5), "reasoning are texts, got 1.5"),
-        (lambda: Message("assistant", "", api_turn=[]), "api_turn is a dict, got \\[\\]"),
-        (lambda: Stop(finish_reason=1), "a finish reason is a text, got 1"),
-        (lambda: Usage("many"), "prompt_tokens is a whole number, got 'many'"),
-        (lambda: Usage(-1), r"prompt_tokens is from 0 to 2\^53, got -1"),
-        (lambda: Usage(1, 2**53 + 1), r"completion_tokens is from 0 to 2\^53, got 9007199254"),
-        (lambda: Usage(1, 0.5), "completion_tokens is a whole number, got 0.5"),
-        (lambda: Metric("m", 1.0, metadata=[]), "metric 'm': metadata is a dict, got list"),
-        (lambda: Sample("a", {}, metadata=[]), "sample 'a': metadata is a dict, got list"),
+        (lambda: Message("assistant", "", reasoning=1.5), "reasoning must be texts, got 1.5"),
+        (lambda: Message("assistant", "", api_turn=[]), "api_turn must be a dict, got \\[\\]"),
+        (lambda: Stop(finish_reason=1), "a finish reason must be a text, got 1"),
+        (lambda: Usage("many"), "prompt_tokens must be a whole number, got 'many'"),
+        (lambda: Usage(-1), r"prompt_tokens must be from 0 to 2\^53, got -1"),
+        (lambda: Usage(1, 2**53 + 1), r"completion_tokens must be from 0 to 2\^53, got 9007199254"),
+        (lambda: Usage(1, 0.5), "completion_tokens must be a whole number, got 0.5"),
+        (lambda: Metric("m", 1.0, metadata=[]), "metric 'm': metadata must be a dict, got list"),
+        (lambda: Sample("a", {}, metadata=[]), "sample 'a': metadata must be a dict, got list"),
         (lambda: Reply("stop"), "Reply takes a list of Message, got 'stop'"),
         (lambda: Reply(("again",)), "Reply takes Messages, got 'again'"),
     ],
@@ -183,3 +183,32 @@ def test_a_question_is_the_last_user_message_before_the_models_first_turn(
 ) -> None:
     trajectory = Trajectory(messages, model_turns=model_turns)
     assert EvalResult("q", Sample("q", input), trajectory).question == question
+
+
+def test_a_score_says_which_metrics_it_has() -> None:
+    score = Score((Metric("acc", 1.0), Metric("length", 3.0)))
+    assert "acc" in score
+    assert "other" not in score
+    assert 0 not in score
+    assert [*score] == ["acc", "length"]
+
+
+def test_the_names_that_loops_use_are_where_they_are_looked_for() -> None:
+    import heldout.analysis
+    import heldout.training
+    import heldout.training.background.dispatcher
+    import heldout.vector
+
+    assert heldout.compare is heldout.analysis.compare
+    assert heldout.gate is heldout.analysis.gate
+    assert heldout.PeriodicEval is heldout.training.PeriodicEval
+    assert heldout.training.pending_evals is heldout.training.background.dispatcher.pending_evals
+    assert "untouched_random_state" not in heldout.vector.__all__
+    assert not hasattr(heldout.vector, "untouched_random_state")
+
+
+@pytest.mark.parametrize("package", ["heldout.stats", "heldout.vector", "heldout.analysis"])
+def test_types_of_arrays_are_no_names_of_a_package(package: str) -> None:
+    module = importlib.import_module(package)
+    assert module.__all__ != []
+    assert not {"Floats", "Ints", "Bools"} & {*dir(module), *module.__all__}

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from heldout import Message, Reply, ToolCall
-from heldout.training.rollouts import Generated
+from heldout.rollouts.generating import Generated
 
 END = 1
 ROLES = {"system": 2, "user": 3, "assistant": 4, "tool": 5}

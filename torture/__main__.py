@@ -42,7 +42,7 @@ def main() -> None:
     if unknown := [name for name in names if name not in PARTS]:
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     if not 0 < given.scale <= 1:
-        parser.error(f"--scale is above 0 and at most 1, got {given.scale}")
+        parser.error(f"--scale must be above 0 and at most 1, got {given.scale}")
     share, of = map(int, given.share.split("/"))
     journal = Journal(STATE / "journal.jsonl")
     if given.forget:

@@ -27,7 +27,12 @@ WARM = (
     "torch._dynamo",  # which optimizers import
     *("heldout.cli.agent", "heldout.cli.compare", "heldout.cli.list", "heldout.cli.rescore"),
     *("heldout.cli.run", "heldout.cli.show", "heldout.cli.sql", "heldout.cli.view"),
-    *("heldout.engine", "heldout.models.http", "heldout.models.cache", "heldout.rescoring"),
+    *(
+        "heldout._evals.engine",
+        "heldout.models.http",
+        "heldout.models.cache",
+        "heldout._evals.rescoring",
+    ),
     *("heldout.store.sql", "heldout.training", "heldout.viewer.export", "heldout.viewer.server"),
 )
 """What this process imports so that its children need not."""

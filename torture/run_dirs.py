@@ -39,8 +39,8 @@ from heldout.store.columns import summarize_results
 from heldout.store.jsonl import read_whole
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo, now
-from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, request_stop
-from heldout.training.results import pending_point
+from heldout.training.curve.points import CurvePoint, CurveWriter, ItemOutcome, request_stop
+from heldout.training.curve.scheduled_points import pending_point
 from heldout.viewer.pages import Pages
 from heldout.viewer.server import Viewer
 
@@ -80,8 +80,8 @@ show run --passes 3 | show run --sample q1 | show run --pass-at 2 | show run --c
 repair run | list --output-dir .
 list --output-dir . --json | show run --by topic | show run --by topic --cluster level --json
 show run --by ended_by --by topic | compare run good --allow incomplete
-sql run from/**/results | sql run select/**/id,answer,metadata/**/from/**/results --json
-show run --where id<>'q0' | show run --by topic --where reward=1 --json
+sql run from/**/results | sql run select/**/sample_id,answer,metadata/**/from/**/results --json
+show run --where sample_id<>'q0' | show run --by topic --where reward=1 --json
 compare good run --by topic --flips 3 --json | compare good run --markdown
 compare run good --metric pass@2 | compare run good --metric correct --cluster topic
 gate run --baseline good --no-worse-than 0.1 | gate run --min-mean 0.5 --json

@@ -22,7 +22,7 @@ from heldout.training import (
     from_functions,
     read_points,
 )
-from heldout.training.dispatcher import pending_evals
+from heldout.training.background.dispatcher import pending_evals
 from heldout.vector.training import EvalEvery
 
 STEPS, EVERY, SAMPLES = 12, 3, 8
@@ -69,7 +69,7 @@ def train(way: str) -> None:
     with contextlib.ExitStack() as stack:
         how: dict[str, Any] = {}
         if way == "in a worker":
-            worker = EvalWorker("worker_policy.py:policy", slots=4)
+            worker = EvalWorker("worker_policy.py:policy", snapshots=4)
             how = {"worker": stack.enter_context(worker)}
         elif way == "in the background":
             how = {"snapshots": SnapshotPool(size=4)}

@@ -132,7 +132,7 @@ CALLS = (
 
 
 def try_call(name: str, mode: str, tries: int) -> dict[str, Any]:
-    from heldout.isolation import _exchange_capture_mode
+    from heldout._live.isolation import _exchange_capture_mode
 
     captures, stream = Captures(), torch.cuda.Stream()
     prepare = prepare_calls(stream)[name]
@@ -190,7 +190,7 @@ def training() -> Any:
 
 def eval_snapshots(tries: int) -> dict[str, Any]:
     """A thread uses a snapshot: hash, forward passes, and are its frozen weights the same?"""
-    from heldout.training.snapshot import SnapshotPool
+    from heldout.training.background.snapshot import SnapshotPool
 
     captures, failed = Captures(), []
     with training() as (model, step):

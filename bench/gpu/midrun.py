@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from heldout.decoding import Decoder, Prompt, fusing, placing
+from heldout._live.decoding import Decoder, Prompt
+from heldout._live.decoding.captured import fusing, placing
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32

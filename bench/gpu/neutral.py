@@ -36,10 +36,10 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback
 
 from heldout import Metric, Sample, Sampling, Score, Trajectory
+from heldout._live.weights import fingerprint
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.testing import assert_neutral
 from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model
-from heldout.weights import fingerprint
 
 STEPS, EVERY = 6, 2
 WORDS = [f"w{i}" for i in range(500)]

@@ -33,8 +33,8 @@ import torch
 from neutral import TOKENIZER, WORDS, score
 
 from heldout import Sample
+from heldout._live.weights import fingerprint
 from heldout.training import AsyncEvalDispatcher, EvalWorker, PeriodicEval, live_model
-from heldout.weights import fingerprint
 from midrun import DEVICE, SHAPES, make
 
 STEPS, EVERY, TURNS = 40, 10, 3

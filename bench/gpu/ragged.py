@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from heldout.decoding import Decoder, Prompt
+from heldout._live.decoding import Decoder, Prompt
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

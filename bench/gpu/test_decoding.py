@@ -19,13 +19,14 @@ from typing import Any
 import anyio
 import pytest
 import torch
-from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
+from tests._live.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
 
 from heldout import Sample
-from heldout.config import Sampling
-from heldout.decoding import Decoder, Prompt, graphs, placing
-from heldout.decoding.likelihood import LikelihoodModel
-from heldout.isolation import NeedsTrainerThread, background_thread
+from heldout._core.config import Sampling
+from heldout._live.decoding import Decoder, Prompt
+from heldout._live.decoding.captured import graphs, placing
+from heldout._live.decoding.likelihood import LikelihoodModel
+from heldout._live.isolation import NeedsTrainerThread, background_thread
 from heldout.models.local import LocalEndpoint
 from heldout.training import PeriodicEval, live_model
 from heldout.types import Continuation, Message, Rating
@@ -267,13 +268,15 @@ def train_step(model: Any, activations: float) -> None:
 
 def model_after_workspaces(folder: Path) -> Any:
     """A model to train, once CUDA's libraries have the memory that they never give back."""
-    model = on_gpu("Llama", max_position_embeddings=8192)
+    # Two key heads of 32 in four layers: 64 rows of 4,096 tokens are half a gigabyte.
+    sizes = {"max_position_embeddings": 8192, "num_hidden_layers": 4, "head_dim": 32}
+    model = on_gpu("Llama", **sizes)
     train_step(model, 0)
     evaluate(evals_of(folder, False), 1, model)
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    return on_gpu("Llama", max_position_embeddings=8192)
+    return on_gpu("Llama", **sizes)
 
 
 @pytest.mark.parametrize(("keep_cache", "kept"), [(False, False), ("auto", True), (True, True)])
@@ -370,10 +373,10 @@ def test_the_local_endpoint_answers_from_captured_steps() -> None:
             async with anyio.create_task_group() as group:
                 for text in ("w1", "w2 w3", "w4 w5 w6", "w7", "w8 w9"):
                     group.start_soon(ask, text)
+            assert endpoint._decoder.describe()["way"] == "captured"  # gone with the thread
             await endpoint.close()
 
     anyio.run(main)
-    assert endpoint._decoder.describe()["way"] == "captured"
     words = tokenizer()
     for text, answer in answers.items():
         chat = [{"role": "user", "content": text}]

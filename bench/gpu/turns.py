@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from heldout.decoding import Decoder, Generation, Prompt, placing
+from heldout._live.decoding import Decoder, Generation, Prompt
+from heldout._live.decoding.captured import placing
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

@@ -10,20 +10,24 @@ A bad row is an error with its file and line.
 
 from __future__ import annotations
 
+import ast
+import builtins
 import codecs
 import csv
 import gzip
 import hashlib
 import io
+import sys
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from heldout._extras import missing_extra
+from heldout._core.extras import missing_extra
 from heldout.errors import UNREADABLE, DuplicateSampleId, InvalidInput
 from heldout.types import Sample
 
@@ -55,7 +59,7 @@ def to_samples(
     Args:
         rows: What a reader gives, or any dicts.
         id: The column with the id. Without it a column `id` is taken, or the row's number.
-        input: The columns of the input; without it, all that are named nowhere else.
+        input: The columns of the input; without it, all columns you do not name.
         ground_truth: The column with the target. Without it a column `ground_truth` is taken.
         metadata: The columns of the metadata.
         optional: Columns that a row may lack, but not all rows: it then has None there. Any other
@@ -70,8 +74,13 @@ def to_samples(
     for name, given in (("input", input), ("metadata", metadata), ("optional", optional)):
         if isinstance(given, str):
             raise InvalidInput(
-                f"{name} is a list of columns, got {given!r}", hint=f"write [{given!r}]"
+                f"{name} must be a list of columns, got {given!r}", hint=f"write [{given!r}]"
             )
+    if (id or "id") in optional:
+        raise InvalidInput(
+            f"optional: {id or 'id'!r} is the id, and a sample without one has no name",
+            hint="give the rows that lack it an id, or name another column: id=…",
+        )
     listed = [_check_row(row, f"row {number}") for number, row in enumerate(rows)]
     for name in optional:
         if listed and not any(name in row for row in listed):
@@ -114,7 +123,9 @@ def _check_row(row: Any, where: str) -> Row:
     if isinstance(row, Row):
         return row
     if not isinstance(row, Mapping):
-        raise InvalidInput(f"{where}: a row is an object with columns, got {type(row).__name__}")
+        raise InvalidInput(
+            f"{where}: a row must be an object with columns, got {type(row).__name__}"
+        )
     return Row(row, where)
 
 
@@ -122,8 +133,165 @@ def _id(value: Any) -> str:
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, Mapping | Sequence):
-        raise InvalidInput(f"an id is a text or a number, got {value!r}")
+        raise InvalidInput(f"an id must be a text or a number, got {value!r}")
     return str(value)
+
+
+# --- Rows of programming tasks to samples -------------------------------------------------------
+
+
+def human_eval_samples(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
+    """Make a sample of each row of HumanEval; `grade_python` with `tests=human_eval_tests` grades.
+
+    The question is the prompt, which the model completes. Like those of the other three datasets,
+    samples have what the tests need as metadata, and no solution anywhere.
+
+    Raises:
+        InvalidInput: A row lacks a column; the message says which row.
+    """
+    columns = ("prompt", "test", "entry_point")
+    return _program_samples(rows, ("task_id",), columns, (), lambda row: str(row["prompt"]))
+
+
+def mbpp_samples(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
+    """Make a sample of each row of MBPP, full or sanitized; for `tests=mbpp_tests`.
+
+    The question has the tests behind the text, as in the paper: they alone say what to define.
+
+    Raises:
+        InvalidInput: A row lacks a column; the message says which row.
+    """
+
+    def ask(row: Row) -> str:
+        text = row["prompt"] if row.get("text") is None else row["text"]
+        tests = "\n".join(row["test_list"])
+        return f"{text}\nYour code should pass these tests:\n\n{tests}\n"
+
+    named = [
+        Row({**row, "entry_point": list(mbpp_entry_points(row))}, row.where)
+        if "test_list" in row
+        else row
+        for row in (_check_row(row, f"row {number}") for number, row in enumerate(rows))
+    ]
+    optional = ("test_setup_code", "test_imports", "challenge_test_list", "entry_point")
+    asked = ("prompt",) if any("prompt" in row for row in named) else ("text",)
+    return _program_samples(named, ("task_id",), ("test_list",), optional, ask, asked)
+
+
+def apps_samples(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
+    """Make a sample of each row of APPS; for `tests=apps_tests`.
+
+    The question ends with the starter code, and with how input is read, as in the paper.
+
+    Raises:
+        InvalidInput: A row lacks a column; the message says which row.
+    """
+
+    def ask(row: Row) -> str:
+        starter = row.get("starter_code") or ""
+        how = "Use Call-Based format" if starter else "Use Standard Input format"
+        return "\n".join([row["question"], *([starter] if starter else []), how])
+
+    ids, optional = ("problem_id", "id"), ("difficulty",)
+    return _program_samples(rows, ids, ("input_output",), optional, ask, ("question",))
+
+
+def live_code_bench_samples(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
+    """Make a sample of each row of LiveCodeBench's code generation.
+
+    They are for `tests=live_code_bench_tests`. The question ends with the starter code, or with how
+    input is read, as in the benchmark's own prompts.
+
+    Raises:
+        InvalidInput: A row lacks a column; the message says which row.
+    """
+
+    def ask(row: Row) -> str:
+        starter = row.get("starter_code") or ""
+        how = (
+            "You will use the following starter code to write the solution to the problem and "
+            "enclose your code within delimiters."
+            if starter
+            else "Read the inputs from stdin solve the problem and write the answer to stdout (do "
+            "not directly test on the sample inputs). Enclose your code within delimiters as "
+            "follows."
+        )
+        code = starter or "# YOUR CODE HERE"
+        return f"{row['question_content']}\n\n{how}\n\n```python\n{code}\n```\n"
+
+    columns = ("public_test_cases",)
+    optional = ("private_test_cases", "metadata", "platform", "difficulty", "contest_date")
+    return _program_samples(rows, ("question_id",), columns, optional, ask, ("question_content",))
+
+
+def _program_samples(
+    rows: Iterable[Mapping[str, Any]],
+    ids: Sequence[str],
+    columns: Sequence[str],
+    optional: Sequence[str],
+    ask: Callable[[Row], str],
+    asked: Sequence[str] = (),
+) -> list[Sample]:
+    """Make samples of these columns and of no others.
+
+    Args:
+        rows: The rows.
+        ids: The names that the column of the id may have.
+        columns: Those of the metadata.
+        optional: More of them, which rows may lack.
+        ask: Makes the question.
+        asked: The columns that it takes.
+    """
+    samples = []
+    for number, given in enumerate(rows):
+        row = _check_row(given, f"row {number}")
+        id = next((name for name in ids if row.get(name) is not None), ids[0])
+        if missing := [name for name in (id, *columns, *asked) if row.get(name) is None]:
+            raise InvalidInput(
+                f"{row.where}: there is no column {missing[0]!r}; there are {sorted(map(str, row))}"
+            )
+        metadata = {
+            name: row[name].isoformat() if isinstance(row[name], date) else row[name]
+            for name in (*columns, *optional)
+            if row.get(name) is not None
+        }
+        samples.append(Sample(_id(row[id]), {"question": ask(row)}, metadata=metadata))
+    return samples
+
+
+def mbpp_entry_points(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names that the tests of a row of MBPP take from the program.
+
+    They are those that `code`, the solution, defines. Without it they are those that nothing else
+    defines; where there are none, the function is named like a builtin, and is called first.
+    """
+    setup = [*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]
+    tests = _parse("\n".join(row["test_list"]))
+    nodes = [*ast.walk(tests), *ast.walk(_parse("\n".join(setup)))]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    used = dict.fromkeys(name.id for name in names if isinstance(name.ctx, ast.Load))
+    solution = _parse(row.get("code") or "")
+    defined = {node.name for node in solution.body if isinstance(node, _DEFINITIONS)}
+    if found := [name for name in used if name in defined]:
+        return tuple(found)
+    bound = {name.id for name in names if not isinstance(name.ctx, ast.Load)}
+    bound |= {node.name for node in nodes if isinstance(node, _DEFINITIONS)}
+    known = {*bound, *dir(builtins), *sys.stdlib_module_names}
+    if found := [name for name in used if name not in known]:
+        return tuple(found)
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    return tuple([name.id for name in calls if isinstance(name, ast.Name)][:1])
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _parse(source: str) -> ast.Module:
+    """Parse code; nothing where it is none."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 # --- Datasets to rows ---------------------------------------------------------------------------
@@ -359,3 +527,16 @@ def _copy_containers(value: Any) -> Any:
     if type(value) is dict:
         return {key: _copy_containers(part) for key, part in value.items()}
     return [_copy_containers(part) for part in value] if type(value) is list else value
+
+
+__all__ = [
+    "apps_samples",
+    "human_eval_samples",
+    "live_code_bench_samples",
+    "mbpp_samples",
+    "read_csv",
+    "read_hf",
+    "read_jsonl",
+    "read_parquet",
+    "to_samples",
+]

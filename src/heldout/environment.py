@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from heldout._core.aio import settle
 from heldout.errors import InvalidInput, SnapshotMismatch
 from heldout.types import Completion, Continuation, Message, ToolSpec
 
@@ -136,6 +137,9 @@ class HasSnapshots(Protocol):
     The conversation is not its to keep (`reply` is given it), nor are functions, tools or a user:
     they come from the factory again. What is left is the state, and whose state it is: a snapshot
     of another kind or another major version means something else, and is refused.
+
+    An environment with `serialize()` and a static `deserialize(data)` (`HasSerialization`) is as
+    good: `take_snapshot` and `restore_snapshot` call whichever there is.
     """
 
     @property
@@ -145,7 +149,10 @@ class HasSnapshots(Protocol):
 
     @property
     def version(self) -> str:
-        """The version of the state, `major.minor`: a new major one where its meaning changes."""
+        """The version of the state, `major.minor`: a new major one where its meaning changes.
+
+        Any text that begins with a whole number will do, such as `1.0.0`.
+        """
         ...
 
     def snapshot(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
@@ -167,9 +174,79 @@ class HasSnapshots(Protocol):
         ...
 
 
+class HasSerialization(Protocol):
+    """An environment whose snapshots make a new environment.
+
+    Kind and version of the state are its `env_kind` and `version`, or `ENV_KIND` and `VERSION`.
+    """
+
+    def serialize(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Return the state as plain JSON values, beside `env_kind` and `version`."""
+        ...
+
+    @staticmethod
+    def deserialize(data: dict[str, Any]) -> Environment | Awaitable[Environment]:
+        """Return an environment in the state of what `serialize` returned.
+
+        Args:
+            data: The whole dict. Kind and major version have been checked.
+        """
+        ...
+
+
 # --- Snapshots ----------------------------------------------------------------------------------
 
-_VERSION = re.compile(r"(\d+)\.\d+")
+_MAJOR = re.compile(r"0*([0-9]+)")
+_CONSTANTS = {"env_kind": "ENV_KIND", "version": "VERSION"}
+_METHODS = (("snapshot", "restore"), ("serialize", "deserialize"))
+
+
+async def take_snapshot(environment: Any) -> dict[str, Any]:
+    """Return the snapshot of an environment, of its `snapshot()` or `serialize()`.
+
+    Args:
+        environment: An environment that `check_has_snapshots` accepts.
+    """
+    take, _ = snapshot_methods(environment)
+    snapshot: dict[str, Any] = await settle(getattr(environment, take)())
+    return snapshot
+
+
+async def restore_snapshot(environment: Any, snapshot: dict[str, Any]) -> Environment:
+    """Restore the state of a snapshot. Kind and version are checked, whatever the environment does.
+
+    Args:
+        environment: What the factory made; it is the caller's to close.
+        snapshot: What `take_snapshot` returned.
+
+    Returns:
+        The environment in that state: the same one after `restore`, another after `deserialize`.
+
+    Raises:
+        SnapshotMismatch: The snapshot is of another kind or another major version.
+        InvalidInput: `deserialize` returned no environment.
+    """
+    read_snapshot(environment, snapshot)
+    _, restore = snapshot_methods(environment)
+    restored = await settle(getattr(environment, restore)(snapshot))
+    if restore == "restore":
+        return environment  # type: ignore[no-any-return]
+    if restored is None:
+        raise InvalidInput(
+            f"deserialize() of {type(environment).__name__} returns an environment, got None"
+        )
+    check_environment_shape(restored)
+    check_has_snapshots(restored)
+    return restored  # type: ignore[no-any-return]
+
+
+def snapshot_methods(environment: Any) -> tuple[str, str]:
+    """Name the methods that take and restore snapshots: those that the most derived class has."""
+    for owner in type(environment).__mro__:
+        for methods in _METHODS:
+            if not vars(owner).keys().isdisjoint(methods):
+                return methods
+    return _METHODS[0]
 
 
 def make_snapshot(environment: HasSnapshots, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,12 +266,13 @@ def make_snapshot(environment: HasSnapshots, state: Mapping[str, Any]) -> dict[s
     return {"env_kind": kind, "version": version, "state": dict(state)}
 
 
-def read_snapshot(environment: HasSnapshots, snapshot: Any) -> dict[str, Any]:
+def read_snapshot(environment: Any, snapshot: Any) -> dict[str, Any]:
     """Return the state in a snapshot, if it is one of this environment.
 
     Args:
         environment: The environment to restore; another minor version may have made the snapshot.
-        snapshot: What `snapshot()` returned.
+        snapshot: What `snapshot()` returned: `env_kind`, `version` and `state`, or in place of
+            `state` the fields of the state themselves.
 
     Raises:
         SnapshotMismatch: It is of another kind or another major version, or does not say so.
@@ -202,63 +280,95 @@ def read_snapshot(environment: HasSnapshots, snapshot: Any) -> dict[str, Any]:
     """
     kind, version = _identify(environment)
     given = snapshot if isinstance(snapshot, dict) else {}
-    if missing := [name for name in ("env_kind", "version", "state") if name not in given]:
+    if missing := [name for name in ("env_kind", "version") if name not in given]:
         raise SnapshotMismatch(
-            f"a snapshot has env_kind, version and state; this one has no "
+            f"a snapshot has env_kind and version beside its state; this one has no "
             f"{' and no '.join(missing)}: {snapshot!r:.200}"
         )
     if snapshot["env_kind"] != kind:
         raise SnapshotMismatch(
             f"this is a snapshot of {snapshot['env_kind']!r:.100}, which {kind!r} cannot restore"
         )
-    if _major(snapshot["version"]) != _major(version):
+    if major_version(snapshot["version"]) != major_version(version):
         raise SnapshotMismatch(
             f"this snapshot of {kind!r} is of version {snapshot['version']!r:.100}, and the "
             f"environment of version {version!r}; only minor versions may differ"
         )
-    state: dict[str, Any] = snapshot["state"]
+    fields = {name: value for name, value in given.items() if name not in ("env_kind", "version")}
+    state: dict[str, Any] = fields.get("state", fields)
     return state
 
 
 def check_has_snapshots(environment: Any) -> None:
     """Refuse an environment without snapshots, and name all that it lacks."""
     if missing := missing_for_snapshots(environment):
+        take, restore = snapshot_methods(environment)
         raise InvalidInput(
-            "snapshots need an environment with env_kind, version, snapshot() and restore(); this "
+            f"snapshots need an environment with env_kind, version, {take}() and {restore}(); this "
             f"{type(environment).__name__} has no {' and no '.join(missing)}"
         )
     _identify(environment)
 
 
 def missing_for_snapshots(environment: Any) -> list[str]:
-    """List the members of `HasSnapshots` that an environment lacks."""
-    names = ("env_kind", "version", "snapshot", "restore")
-    return [name for name in names if getattr(environment, name, None) is None]
+    """List what an environment lacks of `HasSnapshots`, or of `HasSerialization`."""
+    missing = [name for name in _CONSTANTS if _constant(environment, name) is None]
+    methods = snapshot_methods(environment)
+    return missing + [name for name in methods if getattr(environment, name, None) is None]
 
 
-def _identify(environment: HasSnapshots) -> tuple[str, str]:
+def _constant(environment: Any, name: str) -> Any:
+    """Return `env_kind` or `version`, in whichever spelling the most derived class has."""
+    owners = [getattr(environment, "__dict__", {}), *map(vars, type(environment).__mro__)]
+    spellings = (name, _CONSTANTS[name])
+    spelled = next((s for owner in owners for s in spellings if s in owner), name)
+    return getattr(environment, spelled, None)
+
+
+def _identify(environment: Any) -> tuple[str, str]:
     """Return kind and version of an environment's state."""
     name = type(environment).__name__
-    kind, version = environment.env_kind, environment.version
+    kind, version = _constant(environment, "env_kind"), _constant(environment, "version")
     if not isinstance(kind, str) or not kind:
         raise InvalidInput(
-            f"env_kind of {name} is a text, such as 'file_system', got {kind!r:.100}"
+            f"env_kind of {name} must be a text, such as 'file_system', got {kind!r:.100}"
         )
-    if _major(version) is None:
-        raise InvalidInput(f"version of {name} is major.minor, such as '1.0', got {version!r:.100}")
+    if major_version(version) is None:
+        raise InvalidInput(
+            f"version of {name} must be a text that begins with the major version, "
+            f"such as '1.0', got "
+            f"{version!r:.100}"
+        )
     for owner in type(environment).__mro__:
-        defined = vars(owner).keys() & {"env_kind", "version", "snapshot"}
-        if defined == {"snapshot"}:
+        takes = vars(owner).keys() & {take for take, _ in _METHODS}
+        names_kind = vars(owner).keys() & {*_CONSTANTS, *_CONSTANTS.values()}
+        if takes and not names_kind:
             # Two subclasses of one class would take each other's snapshots.
             raise InvalidInput(
-                f"{owner.__name__} defines snapshot(), but has env_kind {kind!r} from another "
+                f"{owner.__name__} defines {takes.pop()}(), but has env_kind {kind!r} from another "
                 "class, whose state is not the same: give it an env_kind and a version of its own"
             )
-        if defined:
+        if takes or names_kind:
             break
     return kind, version
 
 
-def _major(version: Any) -> int | None:
-    match = _VERSION.fullmatch(version) if isinstance(version, str) else None
-    return int(match[1]) if match else None
+def major_version(version: Any) -> str | None:
+    """Return the whole number that a version begins with, as text; None if it does not."""
+    match = _MAJOR.match(version) if isinstance(version, str) else None
+    return match[1] if match else None
+
+
+__all__ = [
+    "Environment",
+    "HasContinuations",
+    "HasOutcome",
+    "HasSerialization",
+    "HasSnapshots",
+    "Reply",
+    "SeesCompletions",
+    "make_snapshot",
+    "read_snapshot",
+    "restore_snapshot",
+    "take_snapshot",
+]

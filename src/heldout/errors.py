@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-
-if TYPE_CHECKING:
-    from heldout.types import Usage
 
 
 class HeldoutError(Exception):
@@ -185,9 +182,9 @@ class ScoringFailed(HeldoutError):
 
 
 class NoVerdict(ScoringFailed):
-    """A judge gave no verdict; `usage` is what its replies cost, if known."""
+    """A judge gave no verdict; `usage` is the `Usage` of its replies, if known."""
 
-    def __init__(self, message: str, *, usage: Usage | None = None) -> None:
+    def __init__(self, message: str, *, usage: Any = None) -> None:
         self.usage = usage
         super().__init__(message)
 
@@ -243,6 +240,13 @@ class FatalEndpointError(EndpointError):
     """No other request will be answered either (401, unknown model)."""
 
 
+class ModelRefused(FatalEndpointError):
+    """The first request was refused, so the model is taken to be at fault (404, unknown model).
+
+    Of a model that has answered anything before, it is this one request that was refused.
+    """
+
+
 # RecursionError: the author of a text or value decides how deeply it is nested.
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 """What decoding raises for text that is not the JSON it should be."""
@@ -257,3 +261,40 @@ def printable_error(problem: BaseException) -> str:
     except Exception:  # noqa: BLE001 - a user's own class; the error matters more than its words
         message = "(its message cannot be had)"
     return message.encode("utf-8", "backslashreplace").decode()
+
+
+__all__ = [
+    "ContextFull",
+    "DamagedJournal",
+    "DuplicateSampleId",
+    "EndpointError",
+    "EnvironmentFailed",
+    "EvalFailed",
+    "EvalFileError",
+    "FatalEndpointError",
+    "HeldoutError",
+    "InvalidInput",
+    "InvalidQuery",
+    "ItemFailed",
+    "ModelRefused",
+    "NoVerdict",
+    "NotComparable",
+    "RenderMismatch",
+    "ResumeMismatch",
+    "RunBusy",
+    "RunDirectoryError",
+    "RunExists",
+    "RunReplaced",
+    "SandboxError",
+    "ScoringFailed",
+    "SnapshotMismatch",
+    "StorageFull",
+    "SystemicFailure",
+    "TaskFailed",
+    "TaskTimeout",
+    "TransientError",
+    "UnknownFormat",
+    "Unreachable",
+    "WorkerDied",
+    "WorkerError",
+]

@@ -10,18 +10,19 @@ where it is made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import takewhile
 from operator import index
 from typing import Any, Literal, Self
 
-from heldout.chat.finish_reasons import normalize_finish_reason
-from heldout.chat.reasoning import without_reasoning
+from heldout._finish_reasons import normalize_finish_reason
+from heldout._reasoning import without_reasoning
 from heldout.errors import InvalidInput
 
 Role = Literal["system", "user", "assistant", "tool"]
 ContentPart = dict[str, Any]
+"""A part of a message as chat APIs have it: text, an image, a sound or a file."""
 
 
 def refuse_nonfinite(value: Any, where: str) -> None:
@@ -57,7 +58,7 @@ class Sample:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
             raise InvalidInput(
-                f"a sample id is a non-empty string, got {self.id!r} "
+                f"a sample id must be a non-empty string, got {self.id!r} "
                 f"({type(self.id).__name__}); str(...) makes one of a number"
             )
         if not isinstance(self.input, dict):
@@ -67,7 +68,7 @@ class Sample:
             )
         if not isinstance(self.metadata, dict):
             raise InvalidInput(
-                f"sample {self.id!r}: metadata is a dict, got {type(self.metadata).__name__}"
+                f"sample {self.id!r}: metadata must be a dict, got {type(self.metadata).__name__}"
             )
 
 
@@ -87,7 +88,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise InvalidInput("a metric's name is a non-empty string, got ''")
+            raise InvalidInput("a metric's name must be a non-empty string, got ''")
         if type(self.rate) is not bool:
             object.__setattr__(self, "rate", bool(self.rate))
         if type(self.value) is not float:
@@ -112,7 +113,7 @@ class Metric:
             )
         if not isinstance(self.metadata, dict):
             raise InvalidInput(
-                f"metric {self.name!r}: metadata is a dict, got {type(self.metadata).__name__}"
+                f"metric {self.name!r}: metadata must be a dict, got {type(self.metadata).__name__}"
             )
         if self.metadata:
             refuse_nonfinite(self.metadata, f"metric {self.name!r}: metadata")
@@ -123,7 +124,7 @@ class Metric:
             object.__setattr__(self, attribute, float(number))
         except (TypeError, ValueError):
             raise InvalidInput(
-                f"metric {self.name!r}: {attribute} is a number, got {number!r}"
+                f"metric {self.name!r}: {attribute} must be a number, got {number!r}"
             ) from None
 
 
@@ -176,6 +177,13 @@ class Score:
                 weight += metric.weight
         return total / weight if weight else 0.0
 
+    def __contains__(self, name: object) -> bool:
+        return any(metric.name == name for metric in self.metrics)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the metrics, as a dict does."""
+        return (metric.name for metric in self.metrics)
+
     def __getitem__(self, name: str) -> float:
         for metric in self.metrics:
             if metric.name == name:
@@ -194,10 +202,10 @@ class ToolCall:
     def __post_init__(self) -> None:
         for name, value in (("id", self.id), ("name", self.name)):
             if type(value) is not str:
-                raise InvalidInput(f"a tool call's {name} is text, got {type(value).__name__}")
+                raise InvalidInput(f"a tool call's {name} must be text, got {type(value).__name__}")
         if type(self.arguments) is not str:
             raise InvalidInput(
-                f"a tool call's arguments is JSON text, got {type(self.arguments).__name__}; "
+                f"a tool call's arguments must be JSON text, got {type(self.arguments).__name__}; "
                 "json.dumps(…) makes it of a dict"
             )
 
@@ -220,26 +228,26 @@ class Message:
     def __post_init__(self) -> None:
         if self.role not in ("system", "user", "assistant", "tool"):
             raise InvalidInput(
-                f"a message's role is system, user, assistant or tool, got {self.role!r}"
+                f"a message's role must be system, user, assistant or tool, got {self.role!r}"
             )
         if not isinstance(self.content, str) and not _is_list_of_parts(self.content):
             raise InvalidInput(
-                "a message's content is text or a list of parts, which are dicts; got "
+                "a message's content must be text or a list of parts, which are dicts; got "
                 f"{self.content!r:.200}"
             )
         if self.tool_call_id is not None or self.reasoning is not None:
             for text in (self.tool_call_id, self.reasoning):
                 if not isinstance(text, str | None):
                     raise InvalidInput(
-                        f"a message's tool_call_id and reasoning are texts, got {text!r:.200}"
+                        f"a message's tool_call_id and reasoning must be texts, got {text!r:.200}"
                     )
         if self.api_turn is not None and not isinstance(self.api_turn, dict):
-            raise InvalidInput(f"a message's api_turn is a dict, got {self.api_turn!r:.200}")
+            raise InvalidInput(f"a message's api_turn must be a dict, got {self.api_turn!r:.200}")
         if type(self.tool_calls) is not tuple:
             object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
         for call in self.tool_calls:
             if not isinstance(call, ToolCall):
-                raise InvalidInput(f"a message's tool_calls are ToolCalls, got {call!r:.200}")
+                raise InvalidInput(f"a message's tool_calls must be ToolCalls, got {call!r:.200}")
 
     @property
     def text(self) -> str:
@@ -279,7 +287,7 @@ class Stop:
 
     def __post_init__(self) -> None:
         if self.finish_reason is not None and not isinstance(self.finish_reason, str):
-            raise InvalidInput(f"a finish reason is a text, got {self.finish_reason!r:.200}")
+            raise InvalidInput(f"a finish reason must be a text, got {self.finish_reason!r:.200}")
 
 
 MOST_TOKENS = 2**53
@@ -300,10 +308,12 @@ class Usage:
                 try:
                     count = index(count)  # a NumPy integer, say
                 except TypeError:
-                    raise InvalidInput(f"{name} is a whole number, got {count!r:.200}") from None
+                    raise InvalidInput(
+                        f"{name} must be a whole number, got {count!r:.200}"
+                    ) from None
                 object.__setattr__(self, name, count)
             if not 0 <= count <= MOST_TOKENS:
-                raise InvalidInput(f"{name} is from 0 to 2^53, got {count}")
+                raise InvalidInput(f"{name} must be from 0 to 2^53, got {count}")
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -498,10 +508,9 @@ class EvalResult:
 
     @property
     def question(self) -> str:
-        """What tells this sample from others: the last user message before the model's first turn.
+        """The last user message before the model's first turn, without few-shot examples.
 
-        Of a text that also has few-shot examples, what follows them: from the `question` of the
-        sample's input on. "" where there is no conversation.
+        These end where the `question` of the sample's input begins. "" without a conversation.
         """
         opening = [message for message in self.trajectory.opening if message.role != "system"]
         asked = [message for message in opening if message.role == "user"] or opening
@@ -522,6 +531,8 @@ class Completion:
     usage: Usage | None = None
     cached: bool = False
     """Whether it came from the response cache, without a request."""
+    weight_version: str | None = None
+    """Which weights the server says it answered with; None where it says nothing."""
 
     def __post_init__(self) -> None:
         if isinstance(self.finish_reason, str):
@@ -540,3 +551,25 @@ class Completion:
                 f"ended), got {type(answer).__name__}"
             )
         return cls(answer)
+
+
+__all__ = [
+    "Completion",
+    "ContentPart",
+    "Continuation",
+    "EvalResult",
+    "Likelihood",
+    "Message",
+    "Metric",
+    "OtherUsage",
+    "Rating",
+    "Sample",
+    "Score",
+    "Stop",
+    "Timing",
+    "TokenTrace",
+    "ToolCall",
+    "ToolSpec",
+    "Trajectory",
+    "Usage",
+]

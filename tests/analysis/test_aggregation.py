@@ -386,12 +386,12 @@ def test_improvement_compares_task_by_task_whatever_their_order() -> None:
     assert found.improvement.value == (1.0 + 0.5) / 2
 
 
-@pytest.mark.parametrize(("better", "who"), [(True, "beats"), (False, "loses to")])
+@pytest.mark.parametrize(("better", "who"), [(True, "beat"), (False, "lose to")])
 def test_a_clean_sweep_is_no_certainty(better: bool, who: str) -> None:
     high, low = made([[3.0], [4.0]], ("a",)), made([[1.0], [2.0]], ("a",))
     found = aggregate(high, low) if better else aggregate(low, high)
     assert (found.improvement.value, found.improvement.interval) == (float(better), None)
-    assert any(f"every run {who} every one of those against" in note for note in make_notes(found))
+    assert any(f"all of these runs {who} all baseline runs" in note for note in make_notes(found))
 
 
 @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ def test_runs_that_all_score_the_same_have_no_interval_and_say_so() -> None:
     [
         (made([[1.0, 5.0]], ("a", "c")), {}, "only one of them has 'b', 'c'"),
         (replace(made([[1.0, 5.0]], ("a", "b")), metric="return"), {}, "the other of 'return'"),
-        (None, {"seed": -1}, "seed is "),
+        (None, {"seed": -1}, "seed must be "),
         (None, {"repetitions": 0}, "repetitions is "),
     ],
 )
@@ -452,6 +452,10 @@ def test_as_json_they_have_stable_keys_and_what_is_not_known_is_null() -> None:
             for name in (
                 *("interquartile_mean", "mean", "median", "optimality_gap"),
                 "improvement_probability",
+                *(
+                    f"{name}_difference"
+                    for name in ("interquartile_mean", "mean", "median", "optimality_gap")
+                ),
             )
             for end in ("", "_ci_low", "_ci_high")
         ),

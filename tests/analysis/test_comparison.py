@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
 from heldout import EvalReport, Metric, Sample, Sampling, Score, Trajectory
 from heldout.analysis import compare
@@ -66,8 +67,9 @@ def test_the_minimum_detectable_effect_is_detected_with_80_percent_power(tmp_pat
     won, lost = (random.random((2000, 40)) < share for share in (losses + difference, losses))
     lost &= ~won
     wins, losts = won.sum(axis=1), lost.sum(axis=1)
-    seen = (wins - losts) / np.sqrt(np.maximum(wins + losts, 1)) > 1.96
-    assert 0.76 <= seen.mean() <= 0.92
+    tails = scipy_stats.binom.cdf(losts, wins + losts, 0.5)  # of the exact test
+    # A little more, since in these two as many samples rise as before, whatever the difference.
+    assert 0.78 <= ((tails < 0.025) & (wins > losts)).mean() <= 0.92
 
 
 def test_few_pairs_that_differ_do_not_make_small_differences_visible() -> None:
@@ -366,8 +368,8 @@ def test_settings_that_one_may_want_to_compare_are_noted(tmp_path: Path) -> None
     found = compare(before, after)
     assert found.changed_settings == {"max_turns": (16, 3), "sampling.temperature": (0.0, 0.7)}
     (note,) = notes(found)
-    assert note.startswith("not the policy alone differs: ")
-    assert "max_turns is 16 and 3" in note
+    assert note.startswith("settings differ, too: ")
+    assert "max_turns (A: 16, B: 3)" in note
     assert "sampling.temperature" in note
 
 
@@ -379,8 +381,8 @@ def test_another_prompt_is_noted_and_another_environment_refused(tmp_path: Path)
     info["functions"]["prepare_messages"] = {"name": "ask_nicely", "source": "abcdef01"}
     place.write_text(json.dumps(info))
     (note,) = notes(compare(before.path, after.path))
-    assert "prepare_messages is 'ask " in note
-    assert "and 'ask_nicely abcdef'" in note
+    assert "prepare_messages (A: 'ask " in note
+    assert ", B: 'ask_nicely abcdef')" in note
     info["functions"]["environment_factory"] = {"name": "Maze", "source": "ab"}
     place.write_text(json.dumps(info))
     with pytest.raises(NotComparable, match="environment: environment_factory is None and 'Maze'"):

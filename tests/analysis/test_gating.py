@@ -375,7 +375,7 @@ def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
         ({}, "no_worse_than", "needs no_worse_than with a baseline, or min_mean"),
         ({"no_worse_than": 0.1}, "no_worse_than", "go together"),
         ({"min_mean": 0.5, "by": "level"}, "no_worse_than", "slices are compared with"),
-        ({"min_mean": float("nan")}, "min_mean", "min_mean is a number"),
+        ({"min_mean": float("nan")}, "min_mean", "min_mean must be a number"),
         ({"min_mean": 50}, None, "lies between 0 and 1"),
         ({"max_mean": -1}, None, "lies between 0 and 1"),
         ({"baseline": "base", "no_worse_than": -0.1}, "no_worse_than", "loss that is tolerated"),

@@ -345,16 +345,20 @@ def test_every_kind_has_its_shape(kind: JudgeTask, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("equality", {"label": "maybe"}, "'label' is true or false; got 'maybe'"),
-        ("equality", {"label": 1}, "'label' is true or false; got 1"),
+        ("equality", {"label": "maybe"}, "'label' must be true or false; got 'maybe'"),
+        ("equality", {"label": 1}, "'label' must be true or false; got 1"),
         ("equality", {"label": True}, "the id 'q1' is that of another answer"),
         ("equality", {"ground_truth": ""}, "'ground_truth' is empty"),
         ("criteria", {"target": "4"}, "the right answer is 'ground_truth', not 'target'"),
         ("equality", {"answer": None}, "'answer' is empty"),
-        ("three-way", {"label": True}, "'label' is correct, incorrect, not_attempted; got True"),
-        ("pairwise", {"label": "1"}, "'label' is first, second, tie; got '1'"),
+        (
+            "three-way",
+            {"label": True},
+            "'label' must be correct, incorrect, not_attempted",
+        ),
+        ("pairwise", {"label": "1"}, "'label' must be first, second, tie; got '1'"),
         ("pairwise", {"first": None}, "'first' is empty"),
-        ("criteria", {"criteria": None}, "'criteria' is a list"),
+        ("criteria", {"criteria": None}, "'criteria' must be a list"),
         ("criteria", {"criteria": [{"id": "a"}]}, "missing required field `description`"),
         ("criteria", {"criteria": []}, "no criterion has a weight above 0"),
         ("criteria", {"label": {"b": True}}, "'label' and 'criteria' differ in 'a', 'b'"),
@@ -378,19 +382,19 @@ def test_all_bad_lines_are_found_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_labels(file, "equality")
     said = str(refused.value)
-    assert "line 2: it is an object with keys, got str" in said
+    assert "line 2: it must be an object with keys, got str" in said
     assert "line 3: 'answer' is missing; there are ['question']" in said
     assert said.endswith("and 2 more")
 
 
 def test_nothing_is_asked_where_a_label_is_bad(check: Any) -> None:
-    with pytest.raises(InvalidInput, match="item 1: 'label' is"):
+    with pytest.raises(InvalidInput, match="item 1: 'label' must be"):
         check(lambda messages: pytest.fail("was asked"), [row(0, True), row(1, True, label="x")])
     with pytest.raises(InvalidInput, match="no labels"):
         check(compares, [])
-    with pytest.raises(InvalidInput, match="kind is equality"):
+    with pytest.raises(InvalidInput, match="kind must be equality"):
         check(compares, ROWS, kind="yes-no")
-    with pytest.raises(InvalidInput, match="repeats is 1 or more"):
+    with pytest.raises(InvalidInput, match="repeats must be 1 or more"):
         check(compares, ROWS, repeats=0)
 
 

@@ -22,11 +22,11 @@ from heldout.analysis import (
     score_matrix,
     summarize,
 )
-from heldout.analysis.passes import slices_and_total, summarize_report
+from heldout.analysis.passes import summarize_report
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Moments
 from heldout.store.columns import summarize_results
-from heldout.store.report import repeats_of
+from heldout.store.run_config import repeats_of
 from heldout.store.run_dir import RunDir
 from tests.analysis.runs import Rewards, by_hand
 
@@ -140,7 +140,7 @@ def test_slices_are_clustered_too_and_say_how_many_clusters_each_has(tmp_path: P
     report = passages(missing=1)
     report.save(tmp_path / "run")
     loaded = EvalReport.load(tmp_path / "run")
-    slices, total = slices_and_total(loaded, "half", cluster="passage")
+    slices, total = loaded.slices_and_total("half", cluster="passage")
     plain, plain_total = loaded.slices_and_total("half")
     assert set(slices) == set(plain) == {(0,), (1,)}
     assert [slices[(i,)]["n_clusters"] for i in (0, 1)] == [13, 12]
@@ -158,8 +158,8 @@ def test_slices_of_many_values_are_those_of_each(tmp_path: Path) -> None:
     metadata = {id: {"kind": i * 7 % 20, "page": i % 6} for i, id in enumerate(rewards)}
     by_hand(rewards, metadata=metadata, config={"repeats": 2}).save(tmp_path / "run")
     loaded = EvalReport.load(tmp_path / "run")
-    slices, _ = slices_and_total(loaded, "kind", "repeat", cluster="page")
-    assert list(slices)[:3] == [(0, 0), (0, 1), (7, 0)]
+    slices, _ = loaded.slices_and_total("kind", "repeat", cluster="page")
+    assert list(slices)[:3] == [(0, 0), (0, 1), (1, 0)]
     assert len(slices) == 40
     for (kind, repeat), summary in slices.items():
         same = [r for r in loaded.results if (r.metadata["kind"], r.repeat) == (kind, repeat)]
@@ -269,7 +269,7 @@ READERS: dict[str, Callable[[EvalReport], object]] = {
     "pass_at_k": lambda report: pass_at_k(report, 1),
     "pass_hat_k": lambda report: pass_hat_k(report, 1),
     "count_three_way": count_three_way,
-    "slices": lambda report: slices_and_total(report, "kind", cluster="kind"),
+    "slices": lambda report: report.slices_and_total("kind", cluster="kind"),
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from heldout.cli.main import run_cli
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.training.curve import CurveWriter
+from heldout.training.curve.points import CurveWriter
 from tests.cli.runs import CONFIG, CURVE, CURVE_RUN, POINTS, Outcome, append, command_of, copy_runs
 
 # Six questions; the endpoint repeats their last word, which is the truth for the first four.

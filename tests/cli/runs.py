@@ -34,7 +34,7 @@ from heldout import (
 )
 from heldout.store.columns import summarize_results
 from heldout.store.run_dir import RunDir, now
-from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome
+from heldout.training.curve.points import CurvePoint, CurveWriter, ItemOutcome
 
 LEVELS = ("hard", "easy", "medium")
 
@@ -288,7 +288,8 @@ class Terminal:
         self._ours, theirs = os.openpty()
         termios.tcsetwinsize(theirs, (40, columns))
         self.written = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a character may come in two
+        # A character may come in two parts, and an interrupt may cut one off.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.process = subprocess.Popen(
             command_of(*arguments),
             stdin=subprocess.DEVNULL,

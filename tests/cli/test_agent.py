@@ -58,7 +58,8 @@ def test_it_prints_one_line_of_json_with_stable_keys(capsys: pytest.CaptureFixtu
     assert run_cli(["agent", *CARTPOLE]) == 0
     [line] = capsys.readouterr().out.splitlines()
     found = json.loads(line)
-    assert list(found)[:6] == [
+    assert list(found)[:8] == [
+        "decision", "sentence",
         "env", "policy", "episodes", "successes", "success_rate", "success_rate_ci_low",
     ]  # fmt: skip
     assert (found["env"], found["episodes"], found["seeded"]) == ("CartPole-v1", 20, True)
@@ -122,11 +123,11 @@ def test_every_step_can_be_written_down(capsys: pytest.CaptureFixture[str]) -> N
         (("NoSuch-v9", "--policy", "my_policy:push"), "Environment `NoSuch` doesn't exist"),
         (("CartPole-v9", "--policy", "my_policy:push"), "[ `v0`, `v1` ]"),
         (("CartPole-v1", "--policy", "nowhere:push"), "there is no module 'nowhere'"),
-        (("CartPole-v1", "--policy", "my_policy"), "--policy is module:function"),
+        (("CartPole-v1", "--policy", "my_policy"), "--policy must be module:function"),
         (("CartPole-v1", "--policy", "my_policy:pull"), "has no function 'pull'"),
         (("CartPole-v1", "--policy", "my_policy:NOT_A_FUNCTION"), "has no function"),
-        ((*CARTPOLE, "--episodes", "0"), "episodes is a whole number of at least 1"),
-        ((*CARTPOLE, "--num-envs", "0"), "num_envs is a whole number of at least 1"),
+        ((*CARTPOLE, "--episodes", "0"), "episodes must be a whole number of at least 1"),
+        ((*CARTPOLE, "--num-envs", "0"), "num_envs must be a whole number of at least 1"),
         ((*CARTPOLE, "--vec-normalize", "x.pkl"), "--vec-normalize is for policies of"),
         ((*CARTPOLE, "--device", "cpu"), "--device is for policies of"),
         ((*CARTPOLE, "--dump-trajectory", "t.csv"), ".jsonl"),
@@ -153,10 +154,11 @@ def test_a_missing_package_is_code_2_or_a_skip_where_that_was_asked_for(
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     code, found, err = run(capsys, *CARTPOLE)
     assert (code, found) == (4, {})
-    assert "pip install 'heldout[gymnasium]'" in err
+    assert "pip install 'gymnasium>=1.1'" in err
     code, found, _ = run(capsys, *CARTPOLE, "--skip-missing")
     assert code == 0
-    assert list(found) == ["skipped"]
+    assert list(found) == ["decision", "sentence", "skipped"]
+    assert (found["decision"], found["sentence"]) == ("skipped", found["skipped"])
     assert "gymnasium" in found["skipped"]
 
 
@@ -171,7 +173,7 @@ def test_a_missing_device_is_code_2_or_a_skip(
     assert code == 4
     assert f"there is no {device[:4].strip(':').upper()} device here" in err
     code, found, _ = run(capsys, *model, "--skip-missing")
-    assert (code, list(found)) == (0, ["skipped"])
+    assert (code, list(found)) == (0, ["decision", "sentence", "skipped"])
 
 
 def test_a_saved_model_of_stable_baselines3_is_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,6 +248,111 @@ def test_an_environment_is_found_in_a_module_or_registered_by_that_of_a_function
         file.write("def zeros(observations):\n    return np.zeros(len(observations), int)\n")
     code, found, err = run(capsys, *arguments, "--episodes", "3")
     assert (code, found.get("mean_return")) == (0, 1.0), err
+
+
+MAKERS = """
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from envs import Quick
+
+def make_toy(reward=1.0):
+    env = Quick()
+    env.step = lambda action: (np.zeros(1, np.float32), reward, True, False, {})
+    return env
+
+def make_vector(num=2):
+    return SyncVectorEnv([Quick] * num, autoreset_mode=AutoresetMode.SAME_STEP)
+
+class Batch:
+    num_envs = 4
+
+    def reset(self, seed=None):
+        return np.zeros((4, 1)), {}
+
+    def step(self, actions):
+        return np.zeros((4, 1)), np.ones(4), np.ones(4, bool), np.zeros(4, bool), {}
+
+SHARED = Quick()
+SHARED.close = lambda: open("closed", "w").close()
+
+def make_shared():
+    return SHARED
+
+def make_nothing():
+    import no_such_package
+"""
+
+
+@pytest.fixture
+def makers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("makers", "envs", "plain"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    write_envs()
+    Path("makers.py").write_text(MAKERS)
+    Path("plain.py").write_text("act = lambda observations: [0] * len(observations)")
+
+
+@pytest.mark.usefixtures("makers")
+@pytest.mark.parametrize(
+    ("env", "mean_return", "num_envs"),
+    [
+        (("makers:make_toy",), 1.0, 1),
+        (("makers.py:make_toy", "--env-arg", "reward=3"), 3.0, 1),
+        (("makers:make_toy", "--num-envs", "3"), 1.0, 3),
+        (("makers:make_vector", "--env-arg", "num=3"), 1.0, 3),
+        (("makers:Batch",), 1.0, 4),
+        (("envs:Quick",), 1.0, 1),
+        (("envs.py:Q-v0",), 1.0, 1),
+    ],
+)
+def test_a_function_that_makes_an_environment_is_evaluated_in(
+    capsys: pytest.CaptureFixture[str], env: tuple[str, ...], mean_return: float, num_envs: int
+) -> None:
+    code, found, err = run(capsys, *env, "--policy", "plain:act", "--episodes", "6")
+    assert code == 0, err
+    assert (found["env"], found["episodes"], found["num_envs"]) == (env[0], 6, num_envs)
+    assert (found["mean_return"], found["success_is"]) == (mean_return, None)
+
+
+@pytest.mark.usefixtures("makers")
+@pytest.mark.parametrize(
+    ("env", "code", "said"),
+    [
+        (("makers:SHARED",), 2, "makers:SHARED is a Quick, and ENV names a function that makes"),
+        (("makers:make_shared",), 2, "an environment that was there before"),
+        (("makers:make_toi",), 2, "makers has no function 'make_toi', so gymnasium.make("),
+        (("makers.py:make_toi",), 2, "makers.py has no function 'make_toi', so gymnasium.make("),
+        (("makers:make_toy", "--env-arg", "size=2"), 2, "makers:make_toy(size=2) has to work: "),
+        (("makers:make_nothing",), 4, "needs no_such_package, which is missing"),
+        (("makers:",), 2, "ENV must be module:function or file.py:function, got 'makers:'"),
+        (("nowhere.py:make_toy",), 2, "nowhere.py does not exist"),
+    ],
+)
+def test_a_function_that_makes_no_new_environment_is_refused_and_nothing_is_closed(
+    capsys: pytest.CaptureFixture[str], env: tuple[str, ...], code: int, said: str
+) -> None:
+    found, _, err = run(capsys, *env, "--policy", "plain:act", "--episodes", "6")
+    assert found == code
+    assert said in err
+    assert not Path("closed").exists()
+
+
+@pytest.mark.usefixtures("makers")
+@pytest.mark.parametrize(
+    ("success", "rate", "success_is"),
+    [("terminated", 1.0, "terminated"), ("is_success", None, None)],
+)
+def test_success_may_be_a_word(
+    capsys: pytest.CaptureFixture[str], success: str, rate: float | None, success_is: str | None
+) -> None:
+    arguments = ("makers:make_toy", "--policy", "plain:act", "--episodes", "6")
+    code, found, err = run(capsys, *arguments, "--success", success)
+    assert code == 0, err
+    assert (found["success_rate"], found["success_is"]) == (rate, success_is)
+    code, _, err = run(capsys, *arguments, "--success", "win")
+    assert code == 2
+    assert "--success must be terminated, is_success or module:function, got 'win'" in err
 
 
 BROKEN = "from numpy import nothere"
@@ -457,6 +564,26 @@ def test_an_error_in_the_third_episode_says_where_it_was(
     about = {key: error[key] for key in ("env", "policy", "seed", "episode")}
     assert about == {"env": "fails:F-v0", "policy": "fails:act", "seed": 7, "episode": 2}
     assert "in episode 2" in err
+
+
+def test_the_error_of_a_failed_command_has_all_settings_that_run_it_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "fails", raising=False)
+    Path("fails.py").write_text(f"WHERE = 'policy'\n{FAILS_AT}".replace("% 2 == 0", "in (3, 4)"))
+    options = {
+        **{"env-arg": "disable_env_checker=true", "episodes": "9", "num-envs": "2", "seed": "7"},
+        **{"max-steps": "50", "success": "terminated", "policy": "fails:act"},
+    }
+    command = ["agent", "fails:F-v0", *(f"--{k}={v}" for k, v in options.items())]
+    assert run_cli(command) == 4
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert {key: error[key] for key in error if key not in ("kind", "message", "hint")} == {
+        **{"env": "fails:F-v0", "policy": "fails:act", "seed": 7, "success": "terminated"},
+        **{"env_args": {"disable_env_checker": True}, "episodes": 9, "num_envs": 2},
+        **{"max_steps": 50, "vec_normalize": None, "device": "auto"},
+        **{"episode": None, "episodes_in_flight": [2, 3]},
+    }
 
 
 @pytest.mark.parametrize(("where", "episode"), [("policy", None), ("step", 1)])

@@ -83,6 +83,8 @@ def test_one_run_directory_may_hold_several_training_runs(
 ) -> None:
     out = heldout("aggregate", "ppo0", "--runs", "seed", *FEW).out
     assert out.startswith("seed 0, 1, 2\nreward over 3 runs x 1 task, 30 items")
+    assert "median of the runs" in out
+    assert "3 runs of 1 task have 10 different resamples" in out
 
 
 def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout) -> None:
@@ -98,6 +100,14 @@ def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout
     assert round(shown["improvement_probability"], 3) == value
     assert (shown["runs"], shown["against"]["runs"]) == (runs, worse)
     assert np.mean(shown["scores"]) == pytest.approx(shown["mean"])
+    # The second table has the baseline's own numbers, and the differences.
+    *_, row = (line for line in outcome.out.splitlines() if line.strip().startswith("mean "))
+    base, low, high, difference, *ends = numbers(row, "mean")
+    assert low < base < high
+    assert difference == round(shown["mean_difference"], 3) > 0.2
+    assert ends == [round(shown[f"mean_difference_ci_{end}"], 3) for end in ("low", "high")]
+    assert base == round(shown["against"]["mean"], 3)
+    assert shown["mean_difference"] == pytest.approx(shown["mean"] - shown["against"]["mean"])
 
 
 def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
@@ -107,8 +117,8 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
     for arguments, why in (
         (["ppo0", "small", "--tasks", "game"], "run 'small' has no results on task 'game 2'"),
         (["nowhere"], "there is no run at nowhere"),
-        (["ppo0", "ppo1", "--seed", "-1"], "seed is 0 or more; got -1"),
-        (["ppo0", "ppo1", "--optimum", "inf"], "optimum is a finite number"),
+        (["ppo0", "ppo1", "--seed", "-1"], "seed must be 0 or more; got -1"),
+        (["ppo0", "ppo1", "--optimum", "inf"], "optimum must be a finite number"),
         (["ppo0", "small"], "allow it: samples (--allow samples)"),
         ([], "Missing argument 'RUN"),
     ):

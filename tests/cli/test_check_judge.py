@@ -231,7 +231,10 @@ def test_what_a_server_is_sent_can_be_added_to(check: Any, server: FaultyServer)
     assert outcome.code == 0, outcome.err
     body = server.requests[0].body
     assert (body["temperature"], body["reasoning_effort"], body["max_tokens"]) == (1, "low", 400)
-    for wrong, said in (("{", "extra_body is a dict of request fields"), ("[1]", "is a dict")):
+    for wrong, said in (
+        ("{", "extra_body must be a dict of request fields"),
+        ("[1]", "must be a dict"),
+    ):
         assert said in check("--extra", wrong).err
 
 
@@ -282,7 +285,7 @@ def test_bad_lines_are_refused_before_anything_is_asked(check: Any, server: Faul
     outcome = check()
     assert outcome.code == 2
     assert "Error: labels.jsonl, line 3: 'answer' is missing" in outcome.err
-    assert "line 4: 'label' is true or false; got 'perhaps'" in outcome.err
+    assert "line 4: 'label' must be true or false; got 'perhaps'" in outcome.err
     assert server.requests == []
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests._live.rendering.families import byte_level, family, tokenizer_of
 from tests.cli.conftest import Heldout
-from tests.rendering.families import byte_level, family, tokenizer_of
 
 
 def saved(name: str) -> str:
@@ -113,4 +113,4 @@ def test_without_transformers_it_says_what_to_install(
     monkeypatch.setattr(builtins, "__import__", without)
     outcome = heldout("check", "template", "anything")
     assert outcome.code == 2
-    assert "transformers is missing): pip install 'heldout[local]'" in outcome.err
+    assert "transformers is missing): pip install 'accelerate>=1.1'" in outcome.err

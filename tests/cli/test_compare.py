@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from heldout import EvalConfig, Sample, evaluate
-from heldout._format import number, p_value, printable
+from heldout._core.format import number, p_value, printable
 from heldout.analysis import compare
 from heldout.cli._tables import MARKDOWN_CHARACTERS, MARKDOWN_ROWS, escape_markdown, render_markdown
 from heldout.cli.compare import comparison_json
 from heldout.reporting.blocks import Column, Report, Table
 from heldout.reporting.blocks import code as code_span
 from heldout.store.run_dir import RunDir, RunInfo, now
-from heldout.training.curve import CurvePoint, CurveWriter
-from tests.cli.conftest import Heldout
+from heldout.training.curve.points import CurvePoint, CurveWriter
+from tests.cli.conftest import Heldout, Write
 from tests.cli.runs import (
     BETTER,
     BROKEN,
@@ -289,7 +289,7 @@ def test_a_name_that_means_no_run_is_refused_with_those_that_would(
         ),
         ("rl@200", "of step 200 were not saved; it was skipped: no memory"),
         ("rl@first", "Name one by its step, rl@STEP, or the last, rl@last: there are 0, 50"),
-        ("plain@50", "outputs/evals/plain is one run, so there is no @50 of it"),
+        ("plain@50", "outputs/evals/plain is a single run, so there is no @50 of it"),
         ("nowhere@50", "there is no run at nowhere"),
         ("skips@last", "has no last eval: no step has a result yet"),
     ):
@@ -316,7 +316,7 @@ def test_what_a_curve_says_of_directories_is_looked_up_and_never_followed(
         write_points(curve, {"step": 50, "run": run})
         outcome = heldout("compare", "plain", "rl@50")
         assert (outcome.code, outcome.out) == (2, "")
-        assert "the conversations of step 50 were not saved" in outcome.err
+        assert "the answers of step 50 are no longer in steps/" in outcome.err
 
 
 def test_evals_of_several_labels_are_told_apart_by_their_label(
@@ -443,3 +443,34 @@ def test_markdown_has_the_verdict_as_its_heading_and_the_numbers_as_tables(
     flip = "- gained <code>q1</code>  0.000 → 1.000\n- question  1\n- target    –\n- A         "
     assert flip in out
     assert out.count("- gained ") == 10
+
+
+def test_a_slice_of_a_text_is_quoted_only_beside_a_number_that_looks_the_same(
+    write: Write, heldout: Heldout
+) -> None:
+    write(
+        "mixed.py",
+        """
+        from heldout import EvalConfig, Sample
+
+        def load_dataset():
+            levels = [10, "10", "easy", 10, "10", "easy"]
+            return [Sample(f"s{i}", {"question": str(i)}, str(i % 2), {"level": level})
+                    for i, level in enumerate(levels)]
+
+        def answer(messages):
+            return "1"
+
+        def score_fn(trajectory, sample):
+            return trajectory.answer == sample.ground_truth
+
+        config = EvalConfig(endpoint=answer)
+        """,
+    )
+    for _ in range(2):
+        assert heldout("run", "mixed.py").code == 0
+    out = heldout("compare", "mixed@1", "mixed@2", "--by", "level").out
+    shown = [line.split()[0] for line in out.splitlines() if line.split()[:1]]
+    assert [cell for cell in shown if cell in ("10", '"10"', "easy", '"easy"')] == [
+        *("10", "easy", '"10"'),
+    ]

@@ -32,7 +32,7 @@ from heldout.reporting.curves import (
 from heldout.reporting.names import list_result_steps
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.runs import find_run
-from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, stop_requested
+from heldout.training.curve.points import CurvePoint, CurveWriter, ItemOutcome, stop_requested
 from tests.cli.conftest import Heldout
 from tests.cli.runs import (
     CONFIG,
@@ -47,6 +47,7 @@ from tests.cli.runs import (
     save,
 )
 from tests.cli.runs import CURVE_RUN as RUN
+from tests.training.curves import look
 
 
 def words(text: str) -> list[list[str]]:
@@ -60,7 +61,7 @@ def words(text: str) -> list[list[str]]:
 def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
     outcome = heldout("show", "rl_eval")
     assert outcome.code == 0
-    title, head, _, *rows, verdict, best, status, kept = words(outcome.out)
+    title, head, _, *rows, verdict, start, best, status, kept = words(outcome.out)
     assert title == ["rl_eval, every 50 steps"]
     assert head == [
         *["step", "reward", "95% interval", "passed", "n", "errors", "seconds"],
@@ -78,7 +79,11 @@ def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
             "final",
         ],
     ]
-    assert verdict == ["inconclusive: no gain could be detected on 4 samples"]
+    assert verdict == [
+        "inconclusive: 0.000 (-1.000 … 1.000) from step 50 to step 150, paired on 4 samples; no "
+        "gain could have been seen"
+    ]
+    assert start[0].startswith("not seen to have changed since its start: +0.333 (-1.000 … 1.000)")
     assert best[0].startswith("best so far: step 50, 0.")
     assert best[0].endswith("for picking the best of 3; 0.750 as measured), on 4 samples")
     assert re.fullmatch(r"Finished; the last point came \d+ (s|min) ago\.", status[0])
@@ -106,6 +111,14 @@ def test_show_as_json_has_every_field_of_every_point(run: Path, heldout: Heldout
     assert (shown[2]["summary"], shown[2]["skipped"]) == (None, "no memory left")
 
 
+def test_a_list_has_the_verdict_on_a_curve(run: Path, heldout: Heldout) -> None:
+    out = heldout("list", "rl_eval").out
+    assert "verdict" in out
+    assert " inconclusive " in out
+    [line] = heldout("list", "rl_eval", "--json").out.splitlines()
+    assert json.loads(line)["verdict"] == "inconclusive"
+
+
 def test_show_a_step_prints_the_report_that_the_curve_names(run: Path, heldout: Heldout) -> None:
     save(result("old"), path=str(RUN / "steps/00000050"))
     save(result("new"), result("newer"), path=str(RUN / "steps/00000050-10"))
@@ -128,7 +141,7 @@ CANNOT_SHOW = {
     ("--pass-at", "2"): "--pass-at of which eval? outputs/evals/rl_eval is a curve of many",
     ("--cluster", "level"): "--cluster of which eval?",
     ("--effect", "0"): "effect",
-    ("--alpha", "5"): "alpha is between 0 and 1; got 5",
+    ("--alpha", "5"): "alpha must be between 0 and 1; got 5",
     ("--window", "1"): "window",
 }
 
@@ -215,18 +228,34 @@ def test_each_label_has_a_section(run: Path, heldout: Heldout) -> None:
     assert "rl_eval, every 50 steps" in titles
 
 
+def test_two_curves_of_one_training_name_the_sampling_that_they_differ_by(
+    run: Path, heldout: Heldout
+) -> None:
+    greedy = look(50, [1.0, 0.0], label="greedy", decoding={"temperature": 0.0})
+    again = [msgspec.structs.replace(outcome, repeat=1) for outcome in greedy.outcomes]
+    both = (*greedy.outcomes, *again)
+    append(greedy, look(50, [1.0, 0.0], label="same", decoding={"temperature": 0.0}))
+    assert "T 0" not in heldout("show", "rl_eval").out.partition("rl_eval")[0]
+    append(look(50, [1.0, 0.0], label="drawn", decoding={"temperature": 0.7}, outcomes=both))
+    titles = [row[0] for row in words(heldout("show", "rl_eval").out) if len(row) == 1]
+    assert "greedy, T 0, 1 attempt" in titles
+    assert "drawn, T 0.7, 2 attempts" in titles
+    assert json.loads(heldout("list", "--json").out)["attempts"] == 2
+
+
 def test_notes_say_how_a_point_is_to_be_read(run: Path, heldout: Heldout) -> None:
     append(
         point(200, 1.0, 0.0, asked=4, of=8, partial="more than 60 s"),
         point(250, 1.0, 0.0, asked=2, of=8, budget={"max_overhead": 0.1}),
         point(300, 1.0, 0.0, stop="it got worse"),
     )
-    *_, partial, cut, stop, _, best, _, _ = words(heldout("show", "rl_eval").out)
+    *_, partial, cut, stop, _, _, best, _, _ = words(heldout("show", "rl_eval").out)
     numbers = ["0", "2.0", "inconclusive", "12.000"]
     assert partial[4:] == ["2 of 4 of 8", *numbers, "partial: more than 60 s"]
     assert cut[4:] == ["2 of 8", *numbers, "fewer items, to keep its budget"]
     assert stop[-1] == "stop: it got worse"
-    assert best[0].endswith("on 4 samples; 3 evals of fewer samples left out")
+    ending = "on 4 samples; left out, with fewer samples: steps 200, 250, 300"
+    assert best[0].endswith(ending)
 
 
 def climb(label: str = "climb", **changed: Any) -> list[CurvePoint]:
@@ -240,15 +269,16 @@ def climb(label: str = "climb", **changed: Any) -> list[CurvePoint]:
 def test_show_ends_a_curve_with_what_it_allows_one_to_say(run: Path, heldout: Heldout) -> None:
     CURVE.unlink()
     append(*climb("rl_eval"))
-    *_, verdict, best, _, _ = heldout("show", "rl_eval").out.splitlines()
+    *_, verdict, start, best, _, _ = heldout("show", "rl_eval").out.splitlines()
     assert re.fullmatch(
         r"improving: \+0\.385 \(0\.\d+ … 0\.\d+\) from steps 20–60 to 70–110, "
         "paired on 26 samples",
         verdict,
     )
+    assert start.startswith("improved since its start: +0.538 (0.233 … 0.844) from steps 0–40 to ")
     assert best.startswith("best so far: step 110, 0.")
     assert best.endswith("picking the best of 12; 0.846 as measured), on 26 samples")
-    *_, other, _, _, _ = heldout("show", "rl_eval", "--window", "6").out.splitlines()
+    *_, other, _, _, _, _ = heldout("show", "rl_eval", "--window", "6").out.splitlines()
     assert " from steps 0–30 to 80–110, " in other
 
 
@@ -256,26 +286,28 @@ def test_show_takes_effect_alpha_and_window_from_the_curve(run: Path, heldout: H
     terms = {"effect": 0.5, "alpha": 0.05, "window": 3}
     CURVE.unlink()
     append(*(point(10 * i, *[1.0] * 20, *[0.0] * 20, verdict=terms) for i in range(30)))
-    *_, verdict, _, _, _ = heldout("show", "rl_eval").out.splitlines()
-    assert verdict == (
-        "plateau since step 280: no gain as large as 0.500 from step 280 to step 290, "
-        "paired on 40 samples"
+    *_, verdict, _, _, _, _ = heldout("show", "rl_eval").out.splitlines()
+    assert re.fullmatch(
+        r"plateau since step 280: 0\.000 \(.*\) from step 280 to step 290, paired on 40 samples; "
+        r"no gain as large as 0\.500",
+        verdict,
     )
-    *_, verdict, _, _, _ = heldout("show", "rl_eval", "--effect", "0.01").out.splitlines()
-    assert verdict.startswith("inconclusive: minimum detectable effect 0.")
+    *_, verdict, _, _, _, _ = heldout("show", "rl_eval", "--effect", "0.01").out.splitlines()
+    assert verdict.startswith("inconclusive: 0.000 (-0.")
 
 
 def test_show_as_json_has_the_verdict_as_it_was_given_or_as_it_is_asked_for(
     run: Path, heldout: Heldout
 ) -> None:
-    stored = {"kind": "plateau", "effect": 0.05}
+    stored = {"kind": "plateau", "effect": 0.05, "since_start_text": None}
     CURVE.unlink()
     append(*climb("rl_eval", verdict=stored))
 
     def shown(*arguments: str) -> list[Any]:
         return [point["verdict"] for point in show_points(heldout, *arguments)]
 
-    assert shown() == [stored] * 12
+    assert shown()[:-1] == [stored] * 11
+    assert shown()[-1].items() >= stored.items()
     anew = shown("--effect", "0.2")
     assert [one["effect"] for one in anew] == [0.2] * 12
     assert anew[0]["kind"] == "inconclusive"
@@ -287,7 +319,7 @@ def test_a_curve_of_thousands_is_shown_in_seconds_with_a_best_eval(
     run: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What takes the cube of their number is left out, and said to be."""
-    monkeypatch.setattr("heldout.reporting.curves.CORRECTED_EVALS", 10)
+    monkeypatch.setattr("heldout.training.curve.verdicts.CORRECTED_EVALS", 10)
     CURVE.unlink()
     append(*climb("rl_eval"))
     *_, best, _, _ = heldout("show", "rl_eval").out.splitlines()
@@ -742,7 +774,7 @@ def test_numbers_without_a_denominator_do_not_claim_one(heldout: Heldout) -> Non
 
 
 def test_a_plot_of_numbers_without_a_denominator_says_so() -> None:
-    from heldout.training.plot import NamedCurve, _count
+    from heldout.training.curve.plot import NamedCurve, _count
 
     curve = NamedCurve("remote", [beside(10, 3, accuracy=0.25)])
     assert _count([curve], "accuracy") == "n unknown"

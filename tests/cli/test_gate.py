@@ -218,7 +218,7 @@ MEANINGLESS = [
     (["after"], "a gate needs --no-worse-than with a baseline, or --min-mean"),
     (["after", "--baseline", "before", "--min-mean", "0"], "--no-worse-than and baseline go"),
     (["after", *BASELINE, "--slice-no-worse-than", "0"], "--slice-no-worse-than needs the key"),
-    (["after", "--min-mean", "nan"], "--min-mean is a number, got nan"),
+    (["after", "--min-mean", "nan"], "--min-mean must be a number, got nan"),
     (["after", "--min-mean", "much"], "'much' is not a valid float"),
     (["after", "--colour"], "No such option"),
     ([], "Missing argument 'RUN'"),

@@ -8,18 +8,28 @@ from importlib.metadata import version
 
 import click
 
-from heldout import EvalConfig, Sampling
-from heldout.cli import rescore, run, tool_calls
-from heldout.cli.run import list_settings
-from heldout.prices import Price
+from heldout import EvalConfig
+from heldout._core.config import ALIASES, SAMPLING_FIELDS
+from heldout._core.prices import Price
+from heldout.cli import follow, rescore, run, tool_calls
+from heldout.cli.main import COMMANDS
+from heldout.cli.run import SHOWN, list_settings
 from tests.cli.conftest import Heldout
 
 
 def test_the_help_names_every_command(heldout: Heldout) -> None:
     outcome = heldout("--help")
     assert outcome.code == 0
-    for name in ("run", "list", "show", "curve", "check"):
-        assert re.search(rf"^  {name} +[A-Z]", outcome.out, re.MULTILINE)
+    titles = "Run and look|Compare and decide|Training|Judges and tools|Housekeeping"
+    _, *parts = re.split(rf"^(?:{titles}|Exit codes of all commands):$", outcome.out, flags=re.M)
+    *groups, codes = [re.findall(r"^  ([a-z-]+) +[A-Z]", part, re.MULTILINE) for part in parts]
+    assert (len(groups), codes) == (5, [])
+    assert [name for group in groups for name in group] == [*COMMANDS]
+    assert groups[1] == ["compare", "gate", "power", "aggregate"]
+    assert re.search(r"^  check +Check .*sandbox", outcome.out, re.MULTILINE)
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    starts = {len(m[0]) for m in re.finditer(r"^  [a-z-]+ +(?=[A-Z])", outcome.out, re.MULTILINE)}
+    assert len(starts) == 1  # the texts of all groups are aligned
     assert heldout().out == outcome.out
     assert heldout("-h").out == outcome.out
 
@@ -33,17 +43,24 @@ def test_a_command_that_is_not_there_is_refused_with_the_nearest(heldout: Heldou
     outcome = heldout("shwo")
     assert outcome.code == 2
     assert "there is no command 'shwo'; did you mean show?" in outcome.err
-    assert "there are run, tasks, list, show, compare" in heldout("xyzzy").err
+    assert "there are run, rescore, tasks, list, show" in heldout("xyzzy").err
     assert "did you mean run quiz.py?" in heldout("quiz.py").err
 
 
-def test_an_option_that_sets_a_setting_says_which() -> None:
-    settings = {field.name for field in fields(EvalConfig)}
-    for command in (run.command, rescore.command, tool_calls.command):
+def test_an_option_is_called_as_its_setting_and_its_other_name_is_shown_nowhere(
+    heldout: Heldout,
+) -> None:
+    shown = {f.name: SHOWN.get(f.name, f.name) for f in fields(EvalConfig)}
+    for command in (run.command, rescore.command, tool_calls.command, follow.command):
         for option in command.params:
-            if isinstance(option, click.Option) and option.name in settings:
-                assert f"Sets {option.name}." in (option.help or ""), (command.name, option.opts)
-    renamed = {option.name for option in run.command.params} & settings
+            if isinstance(option, click.Option) and option.name in {*shown} - {"tags"}:
+                assert f"--{shown[option.name].replace('_', '-')}" in option.opts, option.opts
+        words = ["curve", "follow"] if command is follow.command else [command.name or ""]
+        out = heldout(*words, "--help").out
+        for other in ALIASES.values():
+            assert f"--{other.replace('_', '-')}" not in out
+            assert not re.search(rf"^  {other} |Sets {other}", out, re.MULTILINE)
+    renamed = {option.name for option in run.command.params} & shown.keys()
     assert renamed >= {"endpoint", "max_samples", "repeats", "experiment_name"}
 
 
@@ -52,8 +69,9 @@ def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: 
     settings = out.partition("Settings (--set KEY=VALUE):\n")[2]
     assert settings
     flat = " ".join(settings.split())
-    names = [f.name for f in fields(EvalConfig) if f.name not in ("sampling", "price")]
-    names += [f"sampling.{f.name}" for f in fields(Sampling)]
+    own = [f.name for f in fields(EvalConfig) if f.name not in ("sampling", "price")]
+    names = [SHOWN.get(name, name) for name in own]
+    names += [f"sampling.{f.name}" for f in SAMPLING_FIELDS]
     names += [f"price.{f.name}" for f in fields(Price)]
     rows = dict(list_settings())
     assert [*rows] == names

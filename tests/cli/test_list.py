@@ -48,6 +48,20 @@ def test_a_list_has_a_row_per_run_with_the_name_that_commands_take(heldout: Held
         assert heldout("show", name).code == 0
 
 
+def test_a_list_names_the_sampling_where_runs_differ_by_it(write: Write, heldout: Heldout) -> None:
+    write("eval.py")
+    for _ in range(2):
+        assert heldout("run", "eval.py").code == 0
+    assert "sampling" not in heldout("list").out
+    assert heldout("run", "eval.py", "--set", "temperature=0.7", "--epochs", "2").code == 0
+    rows = {line.split()[0]: line for line in heldout("list").out.splitlines() if "@" in line}
+    assert " T 0, 1 attempt " in rows["six@1"]
+    assert " T 0.7, 2 attempts " in rows["six@3"]
+    entries = map(json.loads, heldout("list", "--json").out.splitlines())
+    known = {entry["id"]: (entry["temperature"], entry["attempts"]) for entry in entries}
+    assert known == {"six@1": (0.0, 1), "six@2": (0.0, 1), "six@3": (0.7, 2)}
+
+
 @pytest.mark.usefixtures("runs")
 def test_runs_are_picked_by_name_tag_model_status_and_kind_and_sorted(heldout: Heldout) -> None:
     for arguments, ids in (
@@ -64,8 +78,12 @@ def test_runs_are_picked_by_name_tag_model_status_and_kind_and_sorted(heldout: H
     assert listed(heldout, "--sort", "mean")[0] == "six@2"
     assert listed(heldout, "--sort", "name") == ["other@1", "six@1", "six@2"]
     assert listed(heldout, "--sort", "name", "-n", "1") == ["other@1"]
-    assert heldout("list", "nothing").out == "none of the 3 runs in outputs/evals is of that kind\n"
-    assert heldout("list", "--output-dir", "x").out == "no run in x\n"
+    assert heldout("list", "nothing").out == "No run matches (3 in outputs/evals).\n"
+    assert heldout("list", "--output-dir", "x").out == (
+        "There is no run in x yet. `heldout run heldout.examples.capitals` makes one with a small "
+        "model on this machine (93 MB to download); `heldout run FILE --model MODEL` runs an eval "
+        "of yours.\n"
+    )
 
 
 @pytest.mark.integration
@@ -92,7 +110,8 @@ def test_a_run_is_removed_only_if_that_is_confirmed(heldout: Heldout) -> None:
     removed = json.loads(heldout("rm", "six", "other", "--yes", "--json").out)
     assert removed["removed"] == [str(RUN), f"outputs/evals/other/{START}"]
     assert not list_runs()
-    assert not Path("outputs/evals/six").exists()
+    # The counter outlives them: six@1 must never be another run.
+    assert [path.name for path in Path("outputs/evals/six").iterdir()] == [".numbers"]
 
 
 @pytest.mark.usefixtures("runs")

@@ -56,7 +56,10 @@ def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) 
         alpha=0.01,
     )
     expected = {**asdict(found), "notes": [*make_notes(found)]}
-    assert json.loads(outcome.out) == json.loads(json.dumps(expected))
+    printed = json.loads(outcome.out)
+    assert (printed.pop("decision"), found.detectable > 0.05) == ("too_few", True)
+    assert f"{found.detectable:.3f} at 90% power." in printed.pop("sentence")
+    assert printed == json.loads(json.dumps(expected))
 
 
 def test_options_are_what_the_numbers_are_made_of(runs: None, heldout: Heldout) -> None:

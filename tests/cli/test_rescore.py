@@ -103,7 +103,7 @@ def test_its_summary_is_one_line_of_json_on_request(heldout: Heldout) -> None:
     ("arguments", "code", "said"),
     [
         (["six"], 2, "Missing option '--scorer'"),
-        (["six", "--scorer", "graders"], 2, "--scorer is module:function or file.py:function"),
+        (["six", "--scorer", "graders"], 2, "--scorer must be module:function or file.py:function"),
         (["six", "--scorer", "graders:nothing"], 2, "graders has no function 'nothing'"),
         (["six", "--scorer", "gradrs:lenient"], 2, "there is no module 'gradrs' here"),
         (["six", "--scorer", "gradrs.py:lenient"], 2, "gradrs.py does not exist"),

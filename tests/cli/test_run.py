@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -14,6 +16,11 @@ from heldout.store.run_dir import RunDir
 from heldout.store.runs import find_run
 from tests.cli.conftest import EVAL, RUN, START, Heldout, Write, calls
 from tests.cli.runs import Outcome
+from tests.faulty_server import FaultyServer, nothing_from_outside
+
+
+def without_times(printed: str) -> str:
+    return re.sub(r"ended [\d: -]+, duration [^;]+;", "", printed)
 
 
 def status() -> str:
@@ -130,6 +137,65 @@ def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> N
     write()
     heldout("run", "eval.py", "--set", "max_samples=5", "--limit", "1")
     assert calls() == ["word0"]
+    heldout("run", "eval.py", "--set", "limit=5", "--max-samples", "1")
+    assert calls() == ["word0"] * 2
+
+
+OTHER_NAMES = [
+    ("limit", "max_samples", "3", lambda config: config["max_samples"] == 3),
+    ("epochs", "repeats", "2", lambda config: config["repeats"] == 2),
+    ("name", "experiment_name", "mine", lambda config: "mine/" in config["experiment_name"]),
+    ("model", "endpoint", "openai:m@{url}", lambda config: config["endpoint"]["model"] == "m"),
+]
+"""Settings with two names: on the command line, in Python, a value, and whether a run has it."""
+
+
+@pytest.mark.parametrize(
+    ("shown", "other", "value", "has"), OTHER_NAMES, ids=[shown for shown, *_ in OTHER_NAMES]
+)
+def test_a_setting_is_taken_by_either_name_and_both_at_once_are_refused(
+    write: Write,
+    heldout: Heldout,
+    monkeypatch: pytest.MonkeyPatch,
+    shown: str,
+    other: str,
+    value: str,
+    has: Callable[[dict[str, Any]], bool],
+) -> None:
+    write()
+    nothing_from_outside(monkeypatch)
+    option = f"--{other.replace('_', '-')}"
+    with FaultyServer() as server:
+        value = value.format(url=server.url)
+        ways = [(f"--{shown}", value), (option, value), (f"{option}={value}",)]
+        ways += [("--set", f"{shown}={value}"), ("--set", f"{other}={value}")]
+        for name in (shown, other):
+            Path(f"{name}.toml").write_text(f"{name} = {value if value.isdigit() else repr(value)}")
+            ways.append(("--config", f"{name}.toml"))
+        for way in ways:
+            outcome = heldout("run", "eval.py", "--json", *way)
+            assert outcome.code == 0, (way, outcome.err)
+            path = json.loads(outcome.out)["path"]
+            assert has(EvalReport.load(path).config), way
+            if way == (option, value):  # what it was begun with is read the same
+                again = (option, value) if shown == "name" else ()
+                resumed = heldout("run", "eval.py", "--json", "--resume", *again)
+                assert json.loads(resumed.out)["path"] == path, resumed.err
+    Path("both.toml").write_text(
+        "".join(Path(f"{n}.toml").read_text() + "\n" for n in (shown, other))
+    )
+    for both, said in (
+        ([f"--{shown}", value, option, value], f"--{shown} and {option} are one setting"),
+        ([f"{option}={value}", f"--{shown}={value}"], f"--{shown} and {option} are one setting"),
+        (
+            ["--set", f"{other}={value}", "--set", f"{shown}={value}"],
+            f"{other} and {shown} are one",
+        ),
+        (["--config", "both.toml"], f"--config: {shown} and {other} are one setting, and both"),
+    ):
+        refused = heldout("run", "eval.py", *both)
+        assert refused.code == 2
+        assert said in refused.err
 
 
 def test_resume_starts_a_run_where_there_is_none(write: Write, heldout: Heldout) -> None:
@@ -140,12 +206,13 @@ def test_resume_starts_a_run_where_there_is_none(write: Write, heldout: Heldout)
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("max_sample=3", "--set max_sample: there is no such setting; did you mean max_samples?"),
+        ("limt=3", "--set limt: there is no such setting; did you mean limit?"),
         ("sampling.temprature=1", "did you mean sampling.temperature?"),
-        ("xyzzy=1", "there is no such setting; there are endpoint, experiment_name, "),
+        ("xyzzy=1", "there is no such setting; there are model, name, limit, "),
         ("max_samples", "--set takes KEY=VALUE, got 'max_samples'"),
         ("max_samples=ten", "--set max_samples=ten: Expected `int | null`, got `str`"),
-        ("max_samples=0", "max_samples is a whole number >= 1, got 0"),
+        ("limit=0", "limit must be a whole number >= 1, got 0"),
+        ("repeats=0", "epochs must be a whole number >= 1, got 0"),
         ("progress=maybe", "--set progress=maybe: Expected `bool`, got `str`"),
         ("sampling.stop=[1]", "--set sampling.stop=[1]: Expected `str`, got `int`"),
         ("endpoint=nobody", "model 'nobody' is not one of openai:MODEL"),
@@ -153,6 +220,7 @@ def test_resume_starts_a_run_where_there_is_none(write: Write, heldout: Heldout)
         ("endpoint=eval.py:f", "set a function in the eval file: config = EvalConfig("),
         ("--limit -1", "'--limit': -1 is not in the range x>=1"),
         ("--nonsense", "No such option"),
+        ("--max_samples 3", "there is no option --max_samples: write --set limit=VALUE\n"),
         ("--max_tokens 1", "there is no option --max_tokens: write --set max_tokens=VALUE\n"),
     ],
 )
@@ -203,7 +271,7 @@ def test_a_run_is_resumed_with_the_settings_it_was_begun_with(
     journal = RUN / "results.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:2]))
     resumed = heldout("run", "eval.py", "--resume", "--set", "max_concurrent=2")
-    assert resumed.out == begun.out, resumed.err
+    assert without_times(resumed.out) == without_times(begun.out), resumed.err
     assert calls() == ["term1"] * 3
     assert f"Resuming {RUN}, as it was begun by: heldout run eval.py --config run.toml" in (
         resumed.err
@@ -212,6 +280,47 @@ def test_a_run_is_resumed_with_the_settings_it_was_begun_with(
     assert (config["max_concurrent"], config["tags"]) == (2, ["a"])
     refused = heldout("run", "eval.py", "--resume", "--epochs", "1")
     assert "repeats was 2, is now 1" in refused.err
+
+
+def test_an_eval_without_a_model_is_refused_before_its_dataset_is_loaded(
+    write: Write, heldout: Heldout, folder: Path
+) -> None:
+    loads = 'def load_dataset():\n    open("loaded", "w")'
+    write("my eval.py", **{"endpoint=answer, ": "", "def load_dataset():": loads})
+    before = [*folder.iterdir()]
+    for more in ((), ("--resume",), ("--set", "epochs=2")):
+        refused = heldout("run", "my eval.py", *more)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err == (
+            "Error: my eval.py names no model. Name one: "
+            "`heldout run 'my eval.py' --model smollm2` asks a small model on this machine "
+            "(93 MB to download, 0.5 GB on disk); "
+            "`heldout run 'my eval.py' --model openai:gpt-4o-mini` asks a server "
+            "(with its key in OPENAI_API_KEY)\n"
+        )
+    assert {path.name for path in {*folder.iterdir()} - {*before}} <= {"__pycache__"}
+
+
+def test_a_run_whose_command_line_names_no_model_is_resumed_on_its_own(
+    write: Write, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_from_outside(monkeypatch)
+    write(**{"endpoint=answer, ": ""})
+    with FaultyServer() as server:
+        begun = heldout("run", "eval.py", "--model", f"openai:m@{server.url}", "-n", "2")
+        assert begun.code == 0, begun.err
+        for command in (["heldout", "run", "eval.py", "-n", "2"], ["train.py"]):
+            info = RunDir(RUN).read_info()  # of a version that had a default, or of a script
+            info.command = command
+            RunDir(RUN).write_info(info)
+            resumed = heldout("run", "eval.py", "-n", "2", "--resume")
+            assert resumed.code == 0, resumed.err
+            assert without_times(resumed.out) == without_times(begun.out)
+        info = RunDir(RUN).read_info()
+        info.command = ["heldout", "run", "eval.py", "-n", "2", "--model", f"openai:n@{server.url}"]
+        RunDir(RUN).write_info(info)
+        named = heldout("run", "eval.py", "--resume")  # what its command line names comes first
+        assert "endpoint.model was 'm', is now 'n'" in named.err
 
 
 def test_a_key_of_the_command_line_is_typed_again_to_resume(write: Write, heldout: Heldout) -> None:
@@ -332,14 +441,14 @@ BAD_FILES: dict[str, tuple[dict[str, str], str, str]] = {
     "a score_fn that is none": (
         {},
         "score_fn = 3",
-        "eval.py: score_fn is a function (trajectory, sample) -> Score, got int",
+        "eval.py: score_fn must be a function (trajectory, sample) -> Score, got int",
     ),
     "an environment that is none": (
         {},
         "environment_factory = 3",
-        "eval.py: environment_factory is a function, got int",
+        "eval.py: environment_factory must be a function, got int",
     ),
-    "a config that is none": ({}, "config = 3", "eval.py: config is an EvalConfig, got int"),
+    "a config that is none": ({}, "config = 3", "eval.py: config must be an EvalConfig, got int"),
     "another name for config": (
         {"config =": "my_config ="},
         "",
@@ -361,7 +470,7 @@ BAD_FILES: dict[str, tuple[dict[str, str], str, str]] = {
     "a wrong setting": (
         {"max_concurrent=1": "max_samples=-1"},
         "",
-        "loaded: max_samples is a whole number >= 1, got -1 (eval.py, line 12)",
+        "loaded: max_samples must be a whole number >= 1, got -1 (eval.py, line 12)",
     ),
     "no samples": ({"range(6)": "range(0)"}, "", "there are no samples to evaluate"),
     "a dataset that is none": (

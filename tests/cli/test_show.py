@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from heldout import EvalReport, EvalResult, Message, Sample, Stop, ToolCall, Trajectory
-from heldout._format import printable
+from heldout._core.format import printable
 from heldout.reporting.summaries import in_order
 from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
@@ -37,7 +37,11 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
     shown = json.loads(outcome.out)
     report = EvalReport.load(RUN)
     info = RunDir(RUN).read_info()
+    low, high = report.summary["ci_low"], report.summary["ci_high"]
     assert shown == {
+        "decision": "complete",
+        "sentence": f"{report.config['experiment_name']}: mean reward 0.667 "
+        f"({low:.3f} … {high:.3f}), 6 items, 0 errored.",
         "kind": "run",
         "path": str(RUN),
         "status": "complete",
@@ -47,6 +51,7 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
         "errors": [],
         "usage": None,
         "finish_reasons": {},
+        "limits": {},
         "started": info.started,
         "finished": info.finished,
         "git": None,
@@ -117,6 +122,19 @@ def test_finish_reasons_that_heldout_does_not_know_are_named(heldout: Heldout) -
     assert "x" * 40 not in shown
     found = json.loads(heldout("show", "made", "--json").out)["finish_reasons"]
     assert (found["who_knows"], found["stop"], len(found)) == (2, 1, 3)
+
+
+def test_items_that_a_limit_ended_are_counted_and_the_way_to_lift_it_is_said(
+    heldout: Heldout,
+) -> None:
+    ends = [*[Stop("limit", "max_turns")] * 2, Stop("limit", "context"), Stop("environment")]
+    save(*(EvalResult(str(i), Sample(str(i), {}), Trajectory((), s)) for i, s in enumerate(ends)))
+    shown = " ".join(heldout("show", "made").out.split())
+    assert "3 of 4 items ended at a limit, and what there was is scored: max_turns (2), co" in shown
+    assert json.loads(heldout("show", "made", "--json").out)["limits"] == {
+        "max_turns": 2,
+        "context": 1,
+    }
 
 
 def test_the_hint_on_failures_is_a_command_that_works(heldout: Heldout) -> None:
@@ -424,6 +442,11 @@ def test_a_run_under_way_shows_as_such(finished: Outcome, heldout: Heldout) -> N
         writer.close()
 
 
+def without_times(printed: str) -> str:
+    """Leave out when a run ended, and what follows from it."""
+    return re.sub(r"ended .*", "", printed)
+
+
 def test_a_damaged_line_is_named_moved_aside_and_run_again(
     finished: Outcome, heldout: Heldout
 ) -> None:
@@ -436,7 +459,12 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
         assert f"`heldout repair {RUN}`" in refused.err
 
     repaired = heldout("repair", "six", "--json")
-    assert json.loads(repaired.out) == {"path": str(RUN), "moved": [3]}
+    assert json.loads(repaired.out) == {
+        "decision": "repaired",
+        "sentence": f"Moved damaged line 3 of {RUN}/results.jsonl to results.damaged.",
+        "path": str(RUN),
+        "moved": [3],
+    }
     assert repaired.err == (f"Moved damaged line 3 of {RUN}/results.jsonl to results.damaged.\n")
     shown = heldout("show", "six").out
     assert "Not finished: interrupted after 5 of 6 items" in shown
@@ -444,7 +472,8 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     assert (RUN / "results.damaged").read_bytes() == damaged
 
     Path("calls.txt").unlink()
-    assert heldout("run", "eval.py", "--resume").out == finished.out
+    resumed = heldout("run", "eval.py", "--resume").out
+    assert without_times(resumed) == without_times(finished.out)
     assert calls() == ["word1"]
     assert heldout("show", "six", "--failures", "9").code == 0
     assert heldout("repair", "six").err == f"{RUN}/results.jsonl has no damaged line.\n"
@@ -521,3 +550,20 @@ def test_slices_are_in_the_order_people_expect(expected: Any) -> None:
     for seed in range(5):
         mixed = random.Random(seed).sample(keys, len(keys))
         assert in_order(mixed) == keys
+
+
+def test_a_report_labels_its_start_its_end_and_its_duration(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    [path] = Path("outputs/evals/six").glob("2*")
+    stored = json.loads((path / "run.json").read_text())
+    times = {"started": "2026-11-16T11:10:59Z", "finished": "2026-11-16T12:15:01Z"}
+    (path / "run.json").write_text(json.dumps(stored | times))
+    took = "started 2026-11-16 11:10:59 UTC, ended 12:15:01, duration 1 h 4 min"
+    assert took in heldout("show", "six").out
+    (path / "run.json").write_text(
+        json.dumps(stored | times | {"finished": "2026-11-17T11:11:00Z"})
+    )
+    assert "UTC, ended 2026-11-17 11:11:00, duration 1 d" in heldout("show", "six").out
+    (path / "run.json").write_text(json.dumps(stored | times | {"finished": None}))
+    assert "started 2026-11-16 11:10:59 UTC, not ended" in heldout("show", "six").out

@@ -72,7 +72,7 @@ def test_a_table_stops_after_some_rows_and_says_so(six: None, heldout: Heldout) 
 
 
 def test_a_subset_is_said_to_be_one_beside_its_mean(six: None, heldout: Heldout) -> None:
-    condition = "id <> 'q0'"
+    condition = "sample_id <> 'q0'"
     for command in (["show", "six"], ["show", "six", "--by", "topic"], ["compare", "six", "other"]):
         printed = heldout(*command, "--where", condition).out
         assert f"only results where {condition}: 5 of 6" in " ".join(printed.split())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+import heldout
 from heldout.cli._tables import print_json, print_report, render_markdown
 from heldout.errors import HeldoutError
 from heldout.reporting.blocks import Column, Line, Report, Section, Span, Table, code, name
+from heldout.stats import CONFIDENCE
 
 REPORT = Report(
     [
@@ -106,3 +110,13 @@ def test_json_that_does_not_keep_to_its_schema_is_not_printed(
     with pytest.raises(HeldoutError, match="keeps to its schema"):
         print_json(value, "repair")
     assert capsysbinary.readouterr().out == b""
+
+
+def test_labels_in_terminals_and_pages_say_the_level_of_the_intervals() -> None:
+    """They are written out: a column's title is read more often than the level changes."""
+    package = Path(heldout.__file__).parent
+    sources = [*package.glob("reporting/*.py"), *package.glob("cli/*.py")]
+    sources += [p for p in package.glob("viewer/static/*.js") if "bundle" not in p.name]
+    labels = [m for p in sources for m in re.findall(r"(\d+)% interval", p.read_text())]
+    assert len(labels) > 10
+    assert {f"{CONFIDENCE:.0%}"} == {f"{label}%" for label in labels}

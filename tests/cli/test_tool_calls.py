@@ -15,13 +15,13 @@ from typing import Any
 import anyio
 import pytest
 
-import heldout.engine
-import heldout.models.base as base
+import heldout._evals.engine
+import heldout.models.retries as retries
 import heldout.store.report
 import heldout.store.run_dir
 from heldout import EvalConfig, EvalReport
+from heldout._evals.engine import evaluate
 from heldout.analysis.tool_calls import load_requests, opening_messages
-from heldout.engine import evaluate
 from heldout.models.requests import open_requests
 from heldout.scoring.tool_calls import score_calls
 from tests.cli.conftest import Heldout
@@ -86,7 +86,7 @@ def by_word(request: Request) -> Action:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     nothing_from_outside(monkeypatch)
-    monkeypatch.setattr(base, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(retries, "_FIRST_WAIT", 0.001)
     with FaultyServer() as server:
         server.behave = by_word
         yield server
@@ -193,7 +193,7 @@ BAD_LINES = {
     '{"messages": []}': "an object with messages",
     '{"messages": ["hi"]}': "messages[0] is no object with a role",
     with_tools({"name": "a"}): "tools[0] is no function",
-    '{"messages": [{"role": "user"}], "tools": 7}': "tools are a list",
+    '{"messages": [{"role": "user"}], "tools": 7}': "tools must be a list",
     with_tools({"function": {"name": "a", "parameters": {"type": 7}}}): (
         "the parameters of tool 'a': not a JSON schema"
     ),
@@ -483,7 +483,7 @@ def test_a_complete_run_is_asked_nothing_and_changes_in_no_byte(
     assert run.name == f"requests-m@{server.url[7:-3].replace(':', '-')}"
     before = files_of(run)
     server.requests.clear()
-    for module in (heldout.engine, heldout.store.report, heldout.store.run_dir):
+    for module in (heldout._evals.engine, heldout.store.report, heldout.store.run_dir):
         monkeypatch.setattr(module, "now", lambda: "2099-01-01T00:00:00Z")
     second = toolcalls("requests.jsonl")
     assert server.requests == []

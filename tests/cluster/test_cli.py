@@ -46,6 +46,7 @@ def eval_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "numbers.py"
 
 
+@pytest.mark.heavy
 @pytest.mark.integration
 def test_run_on_a_cluster_copies_the_run_and_the_copy_is_shown(
     cluster: Any, eval_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -72,7 +73,10 @@ def test_run_on_a_cluster_copies_the_run_and_the_copy_is_shown(
         (["--copy-to", "memory://b/run"], "what is in memory ends with this process"),
         (["--gpu-id", "any"], "--gpu-id is the number of a GPU of this machine"),
         (["--on", "auto", "--resources", "tpu"], "--resources takes KEY=VALUE, got 'tpu'"),
-        (["--on", "auto", "--workers", "0"], "workers is a whole number >= 1, got 0"),
+        (["--on", "auto", "--workers", "0"], "workers must be a whole number >= 1, got 0"),
+        (["--working-dir", "."], "--working-dir goes with --remote"),
+        (["--remote", "h:1", "--working-dir", "/usr/lib"], "numbers.py is not in --working-dir"),
+        (["--remote", "h:1", "--config", __file__], "test_cli.py is not in .*evals, which is the"),
         (["--remote", "ray://h:10001"], "through the cluster's dashboard, http://HOST:8265"),
         (["--remote", "127.0.0.1:1"], "no Ray dashboard at http://127.0.0.1:1: .*refused"),
     ],

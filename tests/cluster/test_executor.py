@@ -74,6 +74,7 @@ def keys_of(journal: Path) -> Counter[tuple[str, int]]:
 # --- As a local run -----------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_the_report_is_that_of_a_local_run_byte_for_byte(out: Path) -> None:
     samples = evals.make_samples(40)
@@ -87,6 +88,7 @@ def test_the_report_is_that_of_a_local_run_byte_for_byte(out: Path) -> None:
     assert there.config["endpoint"] == here.config["endpoint"]
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_a_run_on_a_cluster_is_resumed_on_one_machine_and_the_other_way_round(out: Path) -> None:
     samples = evals.make_samples(30)
@@ -97,6 +99,7 @@ def test_a_run_on_a_cluster_is_resumed_on_one_machine_and_the_other_way_round(ou
     assert set(keys_of(out / "run" / "results.jsonl").values()) == {1}
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_samples_are_pulled_as_they_are_needed_and_no_more_than_max_concurrent_run(
     out: Path, tmp_path: Path
@@ -131,12 +134,14 @@ def test_samples_are_pulled_as_they_are_needed_and_no_more_than_max_concurrent_r
     assert len(pids) == 3
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_an_endpoint_that_refuses_every_request_ends_the_run(out: Path) -> None:
     with pytest.raises(SystemicFailure, match="401: no such key"):
         run(evals.make_samples(500), out, endpoint=evals.refusing_answer, executor=ONE)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_items_that_time_out_or_cannot_be_stored_are_errors_as_in_a_local_run(out: Path) -> None:
     report = run(
@@ -153,6 +158,7 @@ def test_items_that_time_out_or_cannot_be_stored_are_errors_as_in_a_local_run(ou
     assert errors["s2"].startswith("store: the result of sample 's2' holds a value")
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_a_run_that_is_cancelled_closes_the_environments_of_its_workers(
     out: Path, tmp_path: Path
@@ -189,6 +195,7 @@ def test_a_run_that_is_cancelled_closes_the_environments_of_its_workers(
 # --- Faults -------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_an_item_that_kills_its_worker_three_times_errors_and_the_others_are_scored(
     out: Path,
@@ -201,6 +208,7 @@ def test_an_item_that_kills_its_worker_three_times_errors_and_the_others_are_sco
     assert report.summary["metric_correct"] == 1.0
 
 
+@pytest.mark.heavy
 def test_random_deaths_of_workers_and_nodes_lose_no_item_and_repeat_none(
     cluster: Any, out: Path, tmp_path: Path
 ) -> None:
@@ -257,6 +265,7 @@ anyio.run(partial(evaluate, samples, config, evals.exact, executor=executor))
 """
 
 
+@pytest.mark.heavy
 def test_a_driver_that_is_killed_is_resumed_without_repeating_an_item(
     cluster: Any, out: Path, tmp_path: Path
 ) -> None:
@@ -279,6 +288,7 @@ def test_a_driver_that_is_killed_is_resumed_without_repeating_an_item(
     assert keys_of(journal) == Counter((f"s{i}", 0) for i in range(100))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("reconnects", [False, True])
 def test_a_connection_that_is_lost_ends_the_run_which_is_resumed_to_the_same_report(
     cluster: Any, out: Path, reconnects: bool
@@ -321,6 +331,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_loses_a_call_is_replaced_and_its_items_are_run_again(
     out: Path,
@@ -376,6 +387,7 @@ def test_a_worker_that_gets_more_items_at_once_than_a_message_holds_is_not_taken
     worker.check_alive(executor.SUBMIT_ITEMS + 1, timeout=60.0)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_a_score_function_that_is_another_one_on_the_workers_is_refused(
     out: Path, monkeypatch: pytest.MonkeyPatch
@@ -420,10 +432,11 @@ def test_an_address_without_a_cluster_is_refused_at_once(
 
 def test_without_ray_the_extra_is_named(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InvalidInput, match=r"needs Ray.*pip install 'heldout\[ray\]'"):
+    with pytest.raises(InvalidInput, match=r"needs Ray.*pip install 'ray\[default\]>="):
         run(evals.make_samples(2), out)
 
 
+@pytest.mark.heavy
 def test_another_cluster_than_this_process_is_connected_to_is_refused(
     cluster: Any, out: Path
 ) -> None:
@@ -442,6 +455,7 @@ def test_a_worker_with_another_model_or_version_is_named(caplog: pytest.LogCaptu
     assert f"on b runs heldout 9.9, this process {own['heldout']}" in caplog.text
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_an_eval_that_no_worker_can_run_is_refused_with_the_reason(
     out: Path, monkeypatch: pytest.MonkeyPatch
@@ -452,6 +466,7 @@ def test_an_eval_that_no_worker_can_run_is_refused_with_the_reason(
     assert not out.exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_more_than_the_cluster_has_is_refused_with_what_it_has(out: Path) -> None:
     with pytest.raises(InvalidInput, match=r"room for 0 workers of 1 CPU, 1 GPU.*nodes \(.*2 CPU"):

@@ -68,6 +68,7 @@ def random_state() -> Any:
     return random.getstate(), torch.random.get_rng_state().tolist(), np.random.get_state()[2]
 
 
+@pytest.mark.heavy
 def test_a_worker_on_a_node_measures_what_one_on_this_machine_does(
     worker: EvalWorker, tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def shut_down(worker: EvalWorker) -> None:
     ray.shutdown()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("trouble", "question", "said"),
     [
@@ -135,6 +137,7 @@ def test_weights_that_arrive_changed_are_refused() -> None:
         Relay().load(0, np.zeros(8, dtype=np.uint8), "0" * 64)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
 def test_a_node_that_is_not_there_is_a_skip_that_says_what_is(tmp_path: Path) -> None:
     for node, said in (
@@ -148,5 +151,5 @@ def test_a_node_that_is_not_there_is_a_skip_that_says_what_is(tmp_path: Path) ->
 def test_a_file_outside_of_the_folder_that_is_sent_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is outside of"):
         RayNode(working_dir=tmp_path).start(POLICY, {}, [], tmp_path / "worker.log")
-    with pytest.raises(InvalidInput, match="num_gpus is a finite number from 0"):
+    with pytest.raises(InvalidInput, match="num_gpus must be a finite number from 0"):
         RayNode(num_gpus=-1)

@@ -9,6 +9,7 @@ import pytest
 
 from heldout.cluster.packaging import (
     ImportPath,
+    find_project,
     list_files,
     load_reference,
     pack_functions,
@@ -67,7 +68,9 @@ def test_a_reference_is_loaded_from_the_folder(tmp_path: Path) -> None:
     assert load_reference(ImportPath("some_eval.py", "A.number"), tmp_path) == 7
     with pytest.raises(InvalidInput, match="some_eval.py has no B"):
         load_reference(ImportPath("some_eval.py", "B"), tmp_path)
-    with pytest.raises(InvalidInput, match="no_such_module does not load: ModuleNotFoundError"):
+    with pytest.raises(
+        InvalidInput, match="no_such_module does not load: ModuleNotFoundError.*working_dir="
+    ):
         load_reference(ImportPath("no_such_module", "B"), tmp_path)
 
 
@@ -95,3 +98,34 @@ def test_a_folder_that_is_too_large_is_refused(
     (tmp_path / "weights" / "big.bin").write_bytes(bytes(200))
     with pytest.raises(InvalidInput, match="most of it in weights"):
         zip_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mark", "project"),
+    [
+        (".git/HEAD", "repo"),
+        (".git", "repo"),  # of a worktree
+        ("pyproject.toml", "repo"),
+        ("part/pyproject.toml", "repo/part"),
+        ("part/scripts/pyproject.toml", "repo/part/scripts"),
+        ("part/scripts/.gitignore", "repo/part/scripts"),
+    ],
+)
+def test_a_project_is_the_nearest_folder_that_says_it_is_one(
+    tmp_path: Path, mark: str, project: str
+) -> None:
+    script = tmp_path / "repo/part/scripts/script.py"
+    script.parent.mkdir(parents=True)
+    script.touch()
+    (tmp_path / "repo" / mark).parent.mkdir(exist_ok=True)
+    (tmp_path / "repo" / mark).touch()
+    assert find_project(script) == tmp_path / project
+
+
+def test_a_home_that_is_a_repository_of_dotfiles_is_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_project(tmp_path / "scratch/script.py") == tmp_path / "scratch"

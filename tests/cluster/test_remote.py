@@ -25,6 +25,7 @@ from heldout.cluster import run_remote
 from heldout.cluster.job import CONTENT, END, STDOUT, find_runs, list_run, pack, run
 from heldout.cluster.remote import (
     INSIDE_JOB,
+    LOCAL,
     Receiver,
     _RemoteJob,
     choose_local_gpu,
@@ -160,6 +161,7 @@ class Proxy:
             other.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.heavy
 @pytest.mark.integration
 def test_a_script_runs_there_on_a_gpu_through_a_dropped_connection_and_its_run_comes_home(
     dashboard: str, home: Path
@@ -178,6 +180,7 @@ def test_a_script_runs_there_on_a_gpu_through_a_dropped_connection_and_its_run_c
     assert (report.summary["n"], report.status) == (20, "complete")
 
 
+@pytest.mark.heavy
 @pytest.mark.integration
 def test_ctrl_c_stops_the_script_and_what_it_had_comes_home_to_be_resumed_there(
     dashboard: str, home: Path
@@ -202,6 +205,7 @@ def test_ctrl_c_stops_the_script_and_what_it_had_comes_home_to_be_resumed_there(
     assert len({json.loads(line)["sample"]["id"] for line in lines}) == len(lines) == 20
 
 
+@pytest.mark.heavy
 @pytest.mark.integration
 def test_a_gpu_that_the_cluster_does_not_have_is_refused_with_what_it_has(
     dashboard: str, home: Path
@@ -251,6 +255,7 @@ def score(trajectory, sample):
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.integration
 def test_a_script_of_a_repository_that_was_left_running_there_is_taken_up_again(
     dashboard: str, tmp_path: Path
@@ -283,6 +288,7 @@ def test_a_script_of_a_repository_that_was_left_running_there_is_taken_up_again(
     assert EvalReport.load(run).summary["mean"] == 1.0
 
 
+@pytest.mark.heavy
 @pytest.mark.integration
 def test_heldout_run_remote_json_prints_the_json_alone(dashboard: str, tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text(
@@ -299,6 +305,96 @@ def test_heldout_run_remote_json_prints_the_json_alone(dashboard: str, tmp_path:
     assert "a word of the log\n" in done.stderr
 
 
+# The form that docs/cluster.md has, in a project of the usual form.
+PROJECT = {
+    "pyproject.toml": "[project]\nname = 'toy'\nversion = '0'\n",
+    "configs/base.py": "import heldout\nbase_config = heldout.EvalConfig(experiment_name='far')\n",
+    "scripts/helper.py": ANSWERS,
+    "scripts/script.py": """
+import argparse, asyncio, dataclasses, os
+import torch
+
+import heldout
+from configs.base import base_config
+from heldout.cluster import run_remote
+from helper import answer, score
+
+torch.cuda.device_count = lambda: int(os.environ.get("GPUS", "0"))
+parser = argparse.ArgumentParser()
+parser.add_argument("--remote", action="store_true")
+parser.add_argument("--gpu-id", "--gpu")
+parser.add_argument("-n", type=int, default=1)
+args = parser.parse_args()
+if args.remote or args.gpu_id:
+    run_remote(__file__, gpu_id=args.gpu_id)
+else:
+    print("sees", os.environ.get("CUDA_VISIBLE_DEVICES"), "from", os.getcwd(), flush=True)
+    samples = [heldout.Sample(f"s{i}", {"question": str(i)}, str(i)) for i in range(args.n)]
+    config = dataclasses.replace(base_config, endpoint=answer)
+    report = asyncio.run(heldout.evaluate(samples, config, score))
+    print("n", report.summary["n"])
+""",
+    "scripts/quiz.py": """
+import dataclasses
+from configs.base import base_config
+from heldout import Sample
+from helper import answer, score as score_fn
+
+
+def load_dataset():
+    return [Sample("a", {"question": "2"}, "2")]
+
+
+config = dataclasses.replace(base_config, endpoint=answer)
+""",
+    "scripts/settings.toml": "experiment_name = 'from_toml'\n",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "toy"
+    for name, text in PROJECT.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def run_in(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a project, whose own packages can be imported as if it was installed."""
+    path = os.pathsep.join([str(folder), *sys.path])
+    env = {**os.environ, "PYTHONPATH": path, **environment}
+    command = (sys.executable, *command)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+@pytest.mark.heavy
+@pytest.mark.integration
+def test_the_project_of_a_script_goes_to_the_cluster_with_it(dashboard: str, project: Path) -> None:
+    script = ("scripts/script.py", "--remote", "--gpu-id", "any", "-n", "3")
+    done = run_in(project, *script, RAY_API_SERVER_ADDRESS=dashboard)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Sending {project}, where the job runs" in done.stderr
+    assert "sees 0 from " in done.stdout
+    assert "/work\n" in done.stdout, "it does not run where the project is"
+    assert "n 3\n" in done.stdout
+    [run] = find_runs(project / "outputs")
+    assert EvalReport.load(run).summary["n"] == 3
+
+
+@pytest.mark.heavy
+@pytest.mark.integration
+def test_the_project_of_an_eval_file_goes_to_the_cluster_with_it(
+    dashboard: str, project: Path
+) -> None:
+    options = ("--remote", dashboard, "--config", "scripts/settings.toml", "--json")
+    done = run_in(project, "-m", "heldout", "run", "scripts/quiz.py", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [run] = find_runs(project / "outputs")
+    assert run.parent.name == "from_toml", "the config is that of this machine"
+    assert EvalReport.load(run).summary["n"] == 1
+
+
 # --- Without a cluster --------------------------------------------------------------------------
 
 
@@ -312,10 +408,12 @@ def test_heldout_run_remote_json_prints_the_json_alone(dashboard: str, tmp_path:
         ("--cluster http://h:8265 -c=http://h:8265 --other http://x", "--other http://x"),
         ("http://h:8265 --remote", "http://h:8265"),
         ("-n 3 -- --remote", "-n 3 -- --remote"),
+        ("--gpu 2 --which-GPU=2 --gpus 2 --seed 2 gpu 2", "--gpus 2 --seed 2 gpu 2"),
+        ("--gpu-id 2 --gpu-memory 2", "--gpu-memory 2"),
     ],
 )
 def test_a_job_does_not_get_the_options_that_say_where_it_runs(words: str, kept: str) -> None:
-    assert drop_own_options(words.split(), "http://h:8265") == kept.split()
+    assert drop_own_options(words.split(), "http://h:8265", "2") == kept.split()
 
 
 def test_without_an_address_nothing_is_taken_for_one() -> None:
@@ -355,16 +453,71 @@ def test_inside_of_a_job_it_does_nothing(home: Path, monkeypatch: pytest.MonkeyP
     assert run_remote(home / "script.py") is None
 
 
-def test_a_number_is_a_gpu_of_this_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_a_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    run_remote(home / "script.py", gpu_id="2")
+    choose_local_gpu(2)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
     with pytest.raises(InvalidInput, match="there is no GPU 3"):
         choose_local_gpu(3)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-u", "scripts/script.py", "-n", "3", "--gpu", "1"),
+        ("-m", "scripts.script", "-n", "3", "--gpu-id=1"),
+    ],
+)
+def test_the_work_in_an_else_is_reached_on_a_gpu_of_this_machine(
+    project: Path, command: tuple[str, ...]
+) -> None:
+    # Its helper is found beside the script, or, run as a module, on the path.
+    (project / "helper.py").write_text(ANSWERS)
+    done = run_in(project, *command, GPUS="2", CUDA_VISIBLE_DEVICES="4,6")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "On GPU 1 of this machine: python " in done.stderr
+    assert done.stdout.splitlines()[0] == f"sees 6 from {project}"
+    assert "n 3\n" in done.stdout
+    [run] = find_runs(project / "outputs")
+    assert EvalReport.load(run).summary["n"] == 3
+
+
+def test_a_script_that_comes_back_to_run_remote_says_that_nothing_happens_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As with an option whose name does not say that its number is that of a GPU.
+    monkeypatch.setenv(INSIDE_JOB, LOCAL)
+    assert run_remote(home / "script.py", gpu_id="2") is None
+    said = capsys.readouterr().err
+    assert "run_remote does nothing here" in said
+    assert "leave the option that leads here out of run_remote(arguments=[" in said
+
+
+def test_with_remote_in_so_many_words_a_number_is_no_gpu_of_this_machine(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["script.py", "--remote", "--gpu-id", "1"])
+    monkeypatch.setattr("heldout.cluster.remote.DASHBOARD", "http://127.0.0.1:1")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    with pytest.raises(InvalidInput, match="no Ray dashboard at http://127.0.0.1:1"):
+        run_remote(home / "script.py", gpu_id="1")
+
+
+def test_another_script_than_this_one_is_not_put_in_its_place(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(InvalidInput, match=r"script\.py is not what this process runs\. .*=2, or"):
+        run_remote(home / "script.py", gpu_id=2)
+    with pytest.raises(InvalidInput, match="there is no GPU 3: this machine has 3, 0 to 2"):
+        run_remote(home / "script.py", gpu_id="3")
 
 
 # --- The transfer -------------------------------------------------------------------------------

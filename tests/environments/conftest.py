@@ -9,18 +9,18 @@ import anyio
 import pytest
 
 from heldout import Message, Reply, Sample, ToolCall, Trajectory
-from heldout._aio import settle
-from heldout.rollout import Attempt
+from heldout._core.aio import settle
+from heldout._evals.rollout import Attempt
 
 Run = Callable[..., Any]
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs an async function to its end, under each kind of event loop."""
+@pytest.fixture
+def run(backend: str) -> Run:
+    """Runs an async function to its end."""
 
     def run(function: Callable[..., Any], *arguments: Any) -> Any:
-        return anyio.run(function, *arguments, backend=request.param)
+        return anyio.run(function, *arguments, backend=backend)
 
     return run
 

@@ -17,7 +17,7 @@ import pytest
 from heldout import Completion, Message, Score, ToolSpec
 from heldout.environments import ToolEnvironment
 from heldout.errors import EnvironmentFailed, SystemicFailure
-from tests.conftest import RunEval, make_samples
+from tests.conftest import RunEval, both_loops, make_samples
 from tests.environments.conftest import Run, calling, rollout
 
 
@@ -77,6 +77,7 @@ def test_it_is_closed_once(run: Run, policy: Any, error: type[Exception] | None)
     assert lamp.closed == 1
 
 
+@both_loops
 def test_on_a_timeout(run_eval: RunEval) -> None:
     lamps: list[Lamp] = []
 
@@ -92,6 +93,7 @@ def test_on_a_timeout(run_eval: RunEval) -> None:
     assert [lamp.closed for lamp in lamps] == [1, 1]
 
 
+@both_loops
 def test_on_cancellation(run: Run) -> None:
     lamp = Lamp()
 
@@ -116,7 +118,7 @@ def test_on_cancellation(run: Run) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_on_ctrl_c(tmp_path: Path, backend: str) -> None:
     program = f"""
 import signal

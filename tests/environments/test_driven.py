@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -211,3 +213,41 @@ async def test_the_factory_is_told_that_the_run_has_ended(fails: bool, tmp_path:
     with pytest.raises(EvalFailed) if fails else nullcontext():
         await evaluate(definition, config)
     assert ends == [0]
+
+
+def exits() -> None:
+    sys.exit("no license")
+
+
+async def exits_in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.to_thread(exits))
+
+
+class Strange(BaseException):
+    pass
+
+
+async def strange() -> None:
+    raise Strange("told so")
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [(exits, "SystemExit: no license"), (exits_in_a_group, "no license"), (strange, "Strange: to")],
+)
+@pytest.mark.parametrize("asked", [False, True])
+async def test_code_that_exits_is_its_items_error_at_once(
+    end: Callable[[], Any], error: str, asked: bool, tmp_path: Path
+) -> None:
+    async def code(conversation: DrivenConversation) -> dict[str, Any]:
+        if asked:
+            await conversation.ask([Message("user", "2 + 2?")])
+        if (waiting := end()) is not None:
+            await waiting
+        return {"got": 1.0}
+
+    begun = time.monotonic()
+    (result,) = (await run(code, tmp_path, timeout=25.0)).results
+    assert error in str(result.error)
+    assert time.monotonic() - begun < 20

@@ -191,7 +191,6 @@ def test_a_sample_says_what_its_puzzle_lacks() -> None:
         FileSystem.for_sample(Sample("p", {"files": {}, "goal": {}}))
 
 
-@pytest.mark.parametrize("backend", ["asyncio"])
 def test_an_eval_of_puzzles_runs_and_scores_the_final_tree(run_eval: RunEval) -> None:
     samples = [
         Sample(f"s{i}", {"prompt": name, "files": {"/a": ""}, "goal": {"/a": None}})

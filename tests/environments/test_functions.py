@@ -301,9 +301,9 @@ def unknown_name(x: Database) -> str:
         (unknown_name, "'x' is annotated Database.*not defined.*or inject it"),
         (lambda x: x, "no name.*with def"),
         (partial(print), "no name.*with def"),
-        ("print", "a tool is a function, got 'print'"),
-        (int, "a tool is a function"),
-        (None, "a tool is a function"),
+        ("print", "a tool must be a function, got 'print'"),
+        (int, "a tool must be a function"),
+        (None, "a tool must be a function"),
     ],
 )
 def test_what_cannot_be_a_tool_is_refused_with_what_to_do(function: Any, said: str) -> None:

@@ -110,7 +110,7 @@ def test_a_question_can_be_a_conversation(local: LocalEndpoint, tmp_path: Path) 
         ("D", {"choices": CHOICES}, "choices", "is 'D', which is not the text, the letter or the"),
         (3, {"choices": CHOICES}, "choices", "is 3, which"),
         ("A", {}, "choices", "no list of two or more choices in metadata['choices'], got None"),
-        ("A", {}, ["yes"], "choices are two or more texts"),
+        ("A", {}, ["yes"], "choices must be two or more texts"),
         ("A", {"choices": ["w1", ""]}, "choices", "no list of two or more choices"),
     ],
 )

@@ -17,10 +17,10 @@ from heldout import Message, Metric, Sample, Score, ToolCall, Trajectory
 from heldout.environments import PythonEnvironment, ShellEnvironment
 from heldout.environments.sandboxed import SandboxEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput, SandboxError
+from heldout.rollouts.generating import rollout_batch
 from heldout.sandbox import SandboxLimits
 from heldout.scoring import PythonTests, grade_python
 from heldout.testing import check_environment
-from heldout.training.rollouts import rollout_batch
 from tests.toy import engine, parse, plain, render
 
 pytestmark = pytest.mark.integration
@@ -67,6 +67,7 @@ def children() -> set[int]:
 # --- The shell ----------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_shell_keeps_its_state_and_says_what_went_wrong() -> None:
     shown, outcome = talk(
         ShellEnvironment(files={"in/a.txt": "one\n", "b.bin": b"\xff\x00"}, timeout=1.0),
@@ -105,9 +106,11 @@ def test_a_shell_keeps_its_state_and_says_what_went_wrong() -> None:
     assert outcome == {
         "files": {"in/a.txt": "one\n", "in/later.txt": "later\n"},
         "left_out": {"b.bin": 2},
+        "links": {},
     }
 
 
+@pytest.mark.needs("bubblewrap")
 def test_output_loses_its_middle_and_says_so() -> None:
     commands = "seq 1 1000000", "yes | head -c 99"
     shown, _ = talk(ShellEnvironment(output_limit=100, timeout=60.0), *commands)
@@ -117,6 +120,7 @@ def test_output_loses_its_middle_and_says_so() -> None:
     assert shown[1] == "y\n" * 49 + "y"
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_session_that_is_killed_or_stopped_is_started_again() -> None:
     limits = SandboxLimits(memory=128 << 20, disk=16 << 20)
     shown, _ = talk(
@@ -133,6 +137,7 @@ def test_a_session_that_is_killed_or_stopped_is_started_again() -> None:
     assert shown[2] == "usable\n"
 
 
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize(
     ("kind", "commands"),
     [
@@ -155,6 +160,7 @@ def test_a_full_disk_is_the_models_to_clear(kind: Any, commands: list[str]) -> N
     assert outcome["check"]["passed"]
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_full_disk_is_no_error_of_the_item() -> None:
     limits = SandboxLimits(disk=4 << 20)
     fill = "cat /dev/zero > full; cp full full2; exit"
@@ -167,6 +173,7 @@ def test_a_full_disk_is_no_error_of_the_item() -> None:
 CHECK = "grep -qx 42 answer.txt && grep -q secret /tmp/check/key.txt && python -c \"open('key')\""
 
 
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize(
     ("command", "passed"),
     [
@@ -194,6 +201,7 @@ def test_a_check_script_decides_in_a_sandbox_of_its_own(command: str, passed: bo
     assert outcome["check"]["passed"] is passed
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_check_that_is_no_bash_is_an_error_and_no_0() -> None:
     with pytest.raises(EnvironmentFailed, match="the check is no bash.*syntax error"):
         talk(ShellEnvironment(check="if ("), "true")
@@ -201,6 +209,7 @@ def test_a_check_that_is_no_bash_is_an_error_and_no_0() -> None:
     assert outcome["check"]["exit"] == 2
 
 
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize(
     ("kind", "show", "shown"),
     [(ShellEnvironment, "echo $x", "?\n"), (PythonEnvironment, "x", "'?'\n")],
@@ -216,6 +225,7 @@ def test_half_a_character_does_not_end_the_interpreter(kind: Any, show: str, sho
     assert anyio.run(main) == ["[no output]", shown]
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_tree_that_is_too_large_is_a_0_and_no_error() -> None:
     limits = SandboxLimits(disk=4 << 20)
     sparse = "for i in 1 2 3; do truncate -s 3M f$i; echo x >> f$i; done"
@@ -223,6 +233,7 @@ def test_a_tree_that_is_too_large_is_a_0_and_no_error() -> None:
     assert outcome["check"]["passed"] is False or outcome["left_out"]
 
 
+@pytest.mark.needs("bubblewrap")
 def test_blocks_are_run_where_they_may_be() -> None:
     environment = ShellEnvironment(blocks=True)
     text = "First:\n```bash\nx=1\n```\nthen\n```sh\necho $x\n```\nnot\n```python\nprint(5)\n```"
@@ -244,6 +255,7 @@ def test_blocks_are_run_where_they_may_be() -> None:
 # --- Python -------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("bubblewrap")
 def test_an_interpreter_keeps_its_state_and_shows_values_and_tracebacks() -> None:
     shown, outcome = talk(
         PythonEnvironment(files={"tools.py": "def twice(x):\n    return 2 * x\n"}, timeout=1.0),
@@ -280,9 +292,24 @@ def test_an_interpreter_keeps_its_state_and_shows_values_and_tracebacks() -> Non
     assert outcome["files"]["out.txt"] == "done"
 
 
+@pytest.mark.needs("bubblewrap")
+def test_annotations_in_cells_are_values_unless_a_cell_says_otherwise() -> None:
+    define = "def f(x: {}): pass\nf.__annotations__"
+    shown, _ = talk(
+        PythonEnvironment(),
+        define.format("Nowhere"),
+        define.format("int"),
+        "from __future__ import annotations",
+        define.format("Nowhere"),
+    )
+    assert shown[0].endswith("NameError: name 'Nowhere' is not defined\n")
+    assert shown[1:] == ["{'x': <class 'int'>}\n", "[no output]", "{'x': 'Nowhere'}\n"]
+
+
 # --- Both ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_shell_keeps_the_contract_and_goes_on_from_snapshots() -> None:
     turns = [
         call(SHELL, "cd /tmp; x=$y; g() { echo g$x; }; echo 2 > /work/b"),
@@ -291,6 +318,7 @@ def test_a_shell_keeps_the_contract_and_goes_on_from_snapshots() -> None:
     check_environment(lambda: ShellEnvironment(files={"a": "1"}, setup="y=7"), turns=turns)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_an_interpreter_goes_on_from_a_snapshot() -> None:
     def make() -> PythonEnvironment:
         return PythonEnvironment(files={"a": "1"}, setup="y = 7", timeout=1.0)
@@ -313,6 +341,7 @@ def test_an_interpreter_goes_on_from_a_snapshot() -> None:
     assert anyio.run(main) == ("(8, '12')\n", True)
 
 
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize("kind", [ShellEnvironment, PythonEnvironment])
 def test_a_setup_that_fails_is_an_error_of_the_item(
     kind: Callable[..., SandboxEnvironment],
@@ -321,6 +350,7 @@ def test_a_setup_that_fails_is_an_error_of_the_item(
         talk(kind(setup="nonesuch"), "x")
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_sandbox_that_fails_is_an_error_and_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = ShellEnvironment()
     monkeypatch.setenv("PATH", "/nowhere")
@@ -336,6 +366,7 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
         ShellEnvironment(**options)
 
 
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize("how", ["timeout", "error", "limit"])
 def test_nothing_is_left_on_any_way_out(how: str, tmp_path: Path) -> None:
     before = children()
@@ -364,6 +395,7 @@ def test_nothing_is_left_on_any_way_out(how: str, tmp_path: Path) -> None:
     assert children() <= before
 
 
+@pytest.mark.needs("bubblewrap")
 def test_training_rollouts_run_in_shells_and_are_rewarded_by_programs() -> None:
     def say(prompt: str, turn: int) -> str:
         number = 7 if "<user>right" in prompt else 6
@@ -390,6 +422,7 @@ def test_training_rollouts_run_in_shells_and_are_rewarded_by_programs() -> None:
     assert [(r.error, r.reward) for r in rollouts] == [(None, 1.0), (None, 0.0)]
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_shell_that_was_stopped_goes_on_in_a_resumed_run(tmp_path: Path) -> None:
     commands = ["cd /tmp; x=1", "x=$((x + 1)); echo $x > /work/x", "echo $x$PWD >> /work/x"]
 

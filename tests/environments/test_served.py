@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable
@@ -97,7 +96,7 @@ def script(tmp_path: Path, code: str) -> list[str]:
 # --- Agents -------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
+@pytest.mark.needs("Node")
 async def test_an_agent_in_another_language_is_evaluated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,6 +120,27 @@ async def test_an_agent_in_another_language_is_evaluated(
     }
     said = [r.getMessage() for r in caplog.records if "not honoured" in r.getMessage()]
     assert said == ["agents send 'temperature', which is recorded and not honoured"]
+
+
+async def test_an_agent_that_exits_is_an_error_at_once(tmp_path: Path) -> None:
+    async def agent(access: PolicyAccess, sample: Sample) -> dict[str, Any]:
+        sys.exit("no license")
+
+    result = await one(agent, tmp_path, timeout=20)
+    assert str(result.error).startswith("environment: SystemExit: no license")
+
+
+async def test_an_agent_ends_by_itself_unless_a_limit_is_set(tmp_path: Path) -> None:
+    code = """
+        talk = [{"role": "user", "content": "0"}]
+        for turn in range(1, 41):
+            said = ask({"model": "policy", "messages": talk})
+            talk += [{"role": "assistant", "content": said}, {"role": "user", "content": str(turn)}]
+        print(json.dumps({"score": 1.0}))
+    """
+    result = await one(script(tmp_path, code), tmp_path, endpoint=lambda messages: "Go on.")
+    turns = sum(message.role == "assistant" for message in result.trajectory.messages)
+    assert (result.error, turns, result.score.reward) == (None, 40, 1.0)
 
 
 async def test_openai_s_client_gets_whole_and_streamed_turns_tools_and_the_limit(
@@ -324,8 +344,8 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "another model": ({**ASK, "model": "gpt-5"}, 404, "one model here, 'policy'"),
     "no messages": ({**ASK, "messages": []}, 400, "length >= 1"),
     "no role": ({**ASK, "messages": [{"content": "?"}]}, 400, "messages[0]"),
-    "another role": ({**ASK, "messages": [{"role": "root", "content": "?"}]}, 400, "role is"),
-    "no text": ({**ASK, "messages": [{"role": "user", "content": 7}]}, 400, "content is text"),
+    "another role": ({**ASK, "messages": [{"role": "root", "content": "?"}]}, 400, "role must be"),
+    "no text": ({**ASK, "messages": [{"role": "user", "content": 7}]}, 400, "content must be text"),
     "no calls": ({**ASK, "messages": [{"role": "assistant", "tool_calls": 7}]}, 400, "messages[0]"),
     "several choices": ({**ASK, "n": 2}, 400, "n is not honoured"),
     "logprobs": ({**ASK, "logprobs": True}, 400, "logprobs is not honoured"),
@@ -529,12 +549,12 @@ def test_a_model_is_evaluated_while_it_trains_and_training_ends_in_the_same_weig
 @pytest.mark.parametrize(
     ("agent", "more", "reason"),
     [
-        ("node agent.js", {}, "a command is a list"),
-        ([], {}, "a command is a list"),
+        ("node agent.js", {}, "a command must be a list"),
+        ([], {}, "a command must be a list"),
         (["node", 7], {}, "a list of texts"),
         (["no-such-program"], {}, "no program 'no-such-program'"),
         (["./no-such-program"], {}, "no program"),
-        (["true"], {"cwd": "/no-such-folder"}, "cwd is a folder"),
+        (["true"], {"cwd": "/no-such-folder"}, "cwd must be a folder"),
         (lambda access, sample: None, {}, "an async function"),
         (["true"], {"tolerate": "stop"}, "a list of fields"),
         (["true"], {"tolerate": ["messages"]}, "a list of fields"),

@@ -18,6 +18,7 @@ from heldout.environments.user import BEGIN
 from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, TransientError
 from heldout.testing import check_environment
 from heldout.types import Stop, ToolSpec
+from tests.conftest import both_loops
 from tests.environments.conftest import Run, calling, reply_of, rollout
 from tests.faulty_server import FaultyServer, answer, nothing_from_outside
 
@@ -154,7 +155,7 @@ def test_an_endpoint_plays_the_user_with_its_own_sampling_and_is_left_open() -> 
 
 
 def test_an_endpoint_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("heldout.models.retries._FIRST_WAIT", 0.001)
     model = Model(TransientError("busy"), said("hello"))
     assert reply_of(SimulatedUser(model), Message("assistant", "hi")).messages[0].text == "hello"
 
@@ -186,6 +187,7 @@ def test_the_stop_text_ends_the_episode_and_what_was_said_before_is_kept(
     assert reply == Reply((Message("user", said),) if said else (), done=done)
 
 
+@both_loops
 def test_a_conversation_of_policy_tools_and_user_runs_to_its_end(run: Run) -> None:
     async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
         assert [tool.name for tool in tools] == ["calculate"]
@@ -271,6 +273,7 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, Any], said: str) -> 
         SimulatedUser(**{"user": patient, **options})
 
 
+@both_loops
 def test_users_of_one_name_share_connections_that_end_with_the_event_loop(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +329,47 @@ def test_a_simulated_user_keeps_the_contract_with_tools_and_without() -> None:
     ]
     for factory in (with_tools, lambda: SimulatedUser(patient, first_message="Hi.")):
         check_environment(factory, turns=turns)
+
+
+def test_tools_that_are_deserialized_take_the_place_of_the_ones_it_was_made_with() -> None:
+    log: list[str] = []
+
+    class Tally(ToolEnvironment):
+        ENV_KIND = "tally"
+        VERSION = "1.0.0"
+
+        def __init__(self, count: int = 0) -> None:
+            self.count = count
+            super().__init__([self.up])
+
+        def up(self) -> str:
+            """Count."""
+            self.count += 1
+            return str(self.count)
+
+        async def close(self) -> None:
+            log.append(f"closed at {self.count}")
+
+        async def serialize(self) -> dict[str, Any]:
+            return {"env_kind": "tally", "version": "1.0.0", "count": self.count}
+
+        @staticmethod
+        async def deserialize(data: dict[str, Any]) -> Tally:
+            return Tally(data["count"])
+
+    check_environment(lambda: SimulatedUser(patient, tools=Tally()), turns=[calling(("up", "{}"))])
+    log.clear()
+
+    async def main() -> None:
+        again = SimulatedUser(patient, tools=Tally())
+        await again.restore(await SimulatedUser(patient, tools=Tally(3)).snapshot())
+        assert log == ["closed at 0"]
+        reply = await again.reply([calling(("up", "{}"))])
+        assert reply.messages[0].text == "4"
+        await again.close()
+
+    anyio.run(main)
+    assert log == ["closed at 0", "closed at 4"]
 
 
 def test_tools_without_snapshots_are_named() -> None:

@@ -10,7 +10,7 @@ import pytest
 import verifiers as vf
 from datasets import Dataset
 
-from heldout.integrations.logs import import_log
+from heldout.adapters.logs import import_log
 from tests.integration.test_verifiers import Turn, scripted_client
 
 pytestmark = pytest.mark.integration
@@ -57,3 +57,13 @@ def test_saved_rollouts_become_the_repeats_of_a_run(tmp_path: Path) -> None:
     assert "the model is gone" in (results["2", 0].error or "")
     assert report.config["endpoint"] == {"model": "m"}
     assert report.config["sampling"]["temperature"] == 0.5
+    # The mean reward of verifiers counts what failed as 0, as heldout's does; so do its metrics.
+    own = report.config["imported"]["own_results"]
+    assert own["compared"] == 4
+    differ = {one["name"]: (one["log"], one["run"]) for one in own["differ"]}
+    assert differ == {
+        "avg_right": (pytest.approx(1 / 3), 0.5),
+        "avg_length": (pytest.approx(4 / 3), 2.0),
+        "avg_num_turns": (pytest.approx(2 / 3), 1.0),
+    }
+    assert all("there it is over 6 attempts, here over 4" in one["why"] for one in own["differ"])

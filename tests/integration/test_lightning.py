@@ -80,6 +80,7 @@ def fit(home: Path, *, evaluating: bool = True, precision: Any = "32-true", **se
     return module, trainer, evals
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_training_with_lightning_ends_in_the_same_weights(precision: str, tmp_path: Path) -> None:
     runs = iter("abcd")
@@ -106,6 +107,7 @@ def test_a_monitor_stops_the_trainer(tmp_path: Path) -> None:
     assert [p.step for p in evals.history] == [2]
 
 
+@pytest.mark.heavy
 def test_all_processes_see_a_result_so_that_a_checkpoint_can_monitor_it(tmp_path: Path) -> None:
     script = Path(__file__).with_name("lightning_ranks.py")
     hidden = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
@@ -163,7 +165,7 @@ def test_what_is_no_eval_no_fabric_and_no_model_of_it_is_refused(tmp_path: Path)
     for make, message in [
         (lambda: HeldoutCallback(), "one or more PeriodicEvals are needed"),
         (lambda: HeldoutCallback(evals, evals), "a label of its own"),
-        (lambda: FabricEvals(None, None, evals), "fabric is a lightning Fabric"),
+        (lambda: FabricEvals(None, None, evals), "fabric must be a lightning Fabric"),
         (lambda: FabricEvals(fabric, torch.nn.Linear(1, 1), evals), "what fabric.setup returned"),
     ]:
         with pytest.raises(InvalidInput, match=message):

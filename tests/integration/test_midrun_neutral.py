@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from heldout import Metric, Sample, Score, Trajectory
-from heldout.config import Sampling
+from heldout._core.config import Sampling
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.testing.neutral import assert_neutral
 from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model

@@ -9,10 +9,10 @@ import pytest
 import reasoning_gym
 
 from heldout import EvalConfig, EvalDefinition, Message, Trajectory, evaluate
+from heldout.adapters.reasoning_gym import families, from_reasoning_gym
+from heldout.adapters.tasks import list_tasks, load_task
 from heldout.errors import InvalidInput
-from heldout.integrations.reasoning_gym import families, from_reasoning_gym
-from heldout.integrations.tasks import list_tasks, load_task
-from heldout.overlap import check_no_overlap
+from heldout.rollouts.overlap import check_no_overlap
 
 pytestmark = pytest.mark.anyio
 
@@ -91,7 +91,7 @@ async def test_a_reference_that_cannot_be_scored_is_an_error_and_no_zero() -> No
 def test_sets_share_no_question_and_neighbouring_seeds_do() -> None:
     held_out = from_reasoning_gym("chain_sum", size=30, seed=0)
     neighbour = from_reasoning_gym("chain_sum", size=30, seed=1)
-    with pytest.raises(InvalidInput, match="29 with"):
+    with pytest.raises(InvalidInput, match="^29 training samples"):
         check_no_overlap(neighbour.samples, held_out)
     apart = from_reasoning_gym("chain_sum", size=30, seed=1, without=held_out)
     assert check_no_overlap(apart.samples, held_out) == 0
@@ -112,7 +112,7 @@ def test_a_set_is_the_same_every_time(family: str) -> None:
         ({"family": "gcd", "max_number": 3}, "no parameter 'max_number'; it has max_numbers"),
         ({"family": "gcd", "max_numbers": 1}, "could not generate"),
         ({"family": "tower_of_hanoi", "size": 300}, "different questions in 600 draws"),
-        ({"family": "gcd", "size": 0}, "size is"),
+        ({"family": "gcd", "size": 0}, "size must be"),
     ],
 )
 def test_what_cannot_be_an_eval_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -157,7 +157,7 @@ def test_a_model_that_is_not_served_ends_the_run_early(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This server says no more of it than of anything else, and hangs up."""
-    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.01)
+    monkeypatch.setattr("heldout.models.retries._FIRST_WAIT", 0.01)
     before, name = served.posts(), "nobody/no-such-model"
     with pytest.raises(SystemicFailure, match=f"is '{name}' served"):
         evaluated(f"openai:{name}@{served.url}", tmp_path, retries=2, repeats=100)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -26,6 +27,7 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
+from heldout._live.weights import fingerprint
 from heldout.cli.main import run_cli
 from heldout.errors import InvalidInput, ResumeMismatch, RunExists
 from heldout.integrations.stable_baselines3 import (
@@ -35,10 +37,10 @@ from heldout.integrations.stable_baselines3 import (
     policy_of,
 )
 from heldout.store.run_dir import RunDir
-from heldout.training.curve import current_points, read_points
+from heldout.training.curve.points import current_points, read_points
 from heldout.vector import evaluate_env
 from heldout.vector.drivers import UNINSPECTED, UNSEEDED
-from heldout.weights import fingerprint
+from tests.tolerances import assert_close
 from tests.vector.worlds import Walk, alone, good_policy, has_terminated, played
 
 pytestmark = [
@@ -326,7 +328,7 @@ def test_spaces_of_every_kind_are_played(policy: str, seen: Any, done: Any) -> N
         else (np.repeat(batch, 16, 0))
     )
     expected, _ = model.predict(padded, deterministic=True)
-    np.testing.assert_allclose(actions, expected[::16], rtol=1e-4, atol=1e-5)
+    assert_close(actions, expected[::16])
 
 
 def test_train_flags_are_ignored_while_acting_and_put_back() -> None:
@@ -571,10 +573,44 @@ def test_every_steps_counts_steps_of_the_environments_however_many_they_are() ->
 def test_the_last_update_is_evaluated_though_its_step_has_been() -> None:
     callback = HeldoutEvalCallback(Walk, 64, episodes=2)
     train("PPO", callback, steps=64)
-    assert [point.step for point in callback.history] == [64, 64]
+    # Once, with the weights that training ends in: the step before the update would have another
+    # answer under the same number.
+    assert [point.step for point in callback.history] == [64]
+    assert callback.points[0].weights == fingerprint(callback._weights())
+    assert callback.points[0].final
     callback = HeldoutEvalCallback(Walk, 64, episodes=2, at_end=False, at_start=True)
     train("PPO", callback, steps=64)
     assert [point.step for point in callback.history] == [0, 64]
+
+
+@pytest.mark.parametrize(("which", "unit"), [("DQN", (4, "step")), ("DQN", (1, "episode"))])
+def test_the_last_step_of_an_off_policy_model_has_one_point_too(which: str, unit: Any) -> None:
+    callback = HeldoutEvalCallback(Walk, 16, episodes=2)
+    model = DQN(
+        "MlpPolicy", Walk(), learning_starts=0, batch_size=4, train_freq=unit, device="cpu", seed=0
+    )
+    model.learn(64, callback=callback)
+    steps = [point.step for point in callback.history]
+    assert len(steps) == len(set(steps)) == len(callback.points)
+    assert callback.points[-1].weights == fingerprint(callback._weights())
+
+
+def test_a_point_that_is_hidden_is_neither_the_best_nor_the_saved_model(tmp_path: Path) -> None:
+    callback = HeldoutEvalCallback(Walk, 32, episodes=4, keep_best=tmp_path, run_dir=tmp_path / "r")
+    train("PPO", callback, steps=64)
+    best = callback.best
+    assert best is not None
+    assert best.path == tmp_path / "best_model.zip"
+    # A later result of that step, of other weights, hides the one whose model was saved.
+    [hidden] = [point for point in callback.points if point.step == best.step]
+    outcomes = tuple(msgspec.structs.replace(one, reward=-100.0) for one in hidden.outcomes)
+    summary = {"n": 4, "mean": -100.0}
+    later = msgspec.structs.replace(hidden, outcomes=outcomes, summary=summary, weights="others")
+    callback._evals._evals.curve.add(later)
+    now = callback.best
+    assert now is not None
+    assert now.step != best.step
+    assert now.path is None
 
 
 def test_the_report_is_of_the_weights_and_statistics_at_that_time() -> None:
@@ -665,15 +701,19 @@ def test_the_best_model_is_kept_with_what_made_it_so(by: Any, tmp_path: Path) ->
     step, summary = max(reports, key=lambda found: found[1][by])
     best = callback.best
     assert best is not None
-    assert (best.step, best.by, best.value) == (step, by, summary[by])
-    assert (best.ci_low, best.ci_high) == (summary[f"{by}_ci_low"], summary[f"{by}_ci_high"])
-    assert best.among == len(reports)
+    assert (best.step, best.by, best.value) == (step, by, pytest.approx(summary[by]))
+    # One answer: that of the curve, whoever reads it.
+    stored = callback.points[-1].verdict
+    assert stored is not None
+    assert (best.step, best.estimate) == (stored["best_step"], stored["best_estimate"])
+    assert (best.ci_low, best.ci_high) == (stored["best_ci_low"], stored["best_ci_high"])
+    assert best.among == len(reports) == len(callback.points)
     # What was kept is what was evaluated.
     assert best.path is not None
     statistics = VecNormalize.load(str(tmp_path / "best/vecnormalize.pkl"), DummyVecEnv([Walk]))
     kept = policy_of(PPO.load(best.path, device="cpu"), vec_normalize=statistics)
     again = evaluate_env(Walk, kept, 20, success=has_terminated).summary
-    assert again[by] == best.value
+    assert again[by] == pytest.approx(best.value)
 
 
 def test_no_model_is_the_best_by_a_success_that_nothing_defines(tmp_path: Path) -> None:

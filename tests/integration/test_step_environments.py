@@ -26,13 +26,13 @@ from openenv.core.generic_client import GenericEnvClient
 from openenv.core.harness import StepEnvSessionAdapter, VerifyResult
 
 from heldout import EvalConfig, EvalDefinition, EvalReport, Message, Sample, ToolCall, evaluate
+from heldout._live.isolation import background_thread
+from heldout.adapters.step_environments import ActionRefused, from_step_env, seeds
+from heldout.adapters.step_environments.openenv import from_openenv, from_sessions
+from heldout.adapters.step_environments.textarena import from_textarena, games
+from heldout.adapters.tasks import load_task
 from heldout.cli.main import run_cli
 from heldout.errors import EvalFailed, InvalidInput
-from heldout.integrations.step_environments import ActionRefused, from_step_env, seeds
-from heldout.integrations.step_environments.openenv import from_openenv, from_sessions
-from heldout.integrations.step_environments.textarena import from_textarena, games
-from heldout.integrations.tasks import load_task
-from heldout.isolation import background_thread
 from heldout.testing import check_environment
 from tests.integration.plain_guess import PlainGuess, make_env
 from tests.test_docs import blocks
@@ -96,6 +96,47 @@ def hesitate(messages: list[Message]) -> str:
     return "what?" if len(messages) == 3 else count_up(messages)
 
 
+class AsyncGuess:
+    """Draws from the global states before, between and after its awaits."""
+
+    async def reset(self, seed: int) -> Any:
+        await anyio.sleep(0)
+        random.seed(seed)
+        return "Guess.", {}
+
+    async def step(self, action: str) -> Any:
+        first = random.random()
+        await anyio.sleep(0.001 * random.randint(0, 3))
+        reward = first + float(np.random.random())
+        with anyio.move_on_after(0.001):  # a cancellation is thrown into the coroutine
+            await anyio.sleep(60)
+        return "On.", reward + random.random(), action == "3", False, {}
+
+    async def close(self) -> None:
+        await anyio.sleep(0)
+        random.random()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_async_episode_goes_the_same_way_at_any_concurrency(
+    tmp_path: Path, backend: str
+) -> None:
+    definition = from_step_env(lambda sample: AsyncGuess(), seeds("guess", range(8)))
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    found = []
+    for number in (1, 8):
+        config = EvalConfig(
+            endpoint=count_up,
+            experiment_name=str(number),
+            output_dir=str(tmp_path),
+            max_concurrent=number,
+        )
+        found.append(rewards(anyio.run(evaluate, definition, config, backend=backend)))
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 8
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]
+
+
 @pytest.mark.parametrize("make_env", [make_env, WORKER], ids=["here", "worker"])
 def test_an_episode_goes_the_same_way_at_any_concurrency_and_leaves_random_state_alone(
     make_env: Any, tmp_path: Path
@@ -148,9 +189,9 @@ class Odd(Guess):
 ODD: dict[str, tuple[Any, str]] = {
     "no reward": (("a", None, True, False, {}), "gave no reward for 1 of 1 steps"),
     "NaN": (("a", float("nan"), True, False, {}), "a finite number or None"),
-    "no flag": (("a", 1.0, "yes", False, {}), "is True or False"),
+    "no flag": (("a", 1.0, "yes", False, {}), "must be True or False"),
     "four values": (("a", 1.0, True, {}), "step returns"),
-    "an image": ((b"png", 1.0, True, False, {}), "an observation is a text"),
+    "an image": ((b"png", 1.0, True, False, {}), "an observation must be a text"),
     "silence": (("", 1.0, False, False, {}), "an observation is empty"),
     "an exception": (KeyError("board"), "KeyError: 'board'"),
 }
@@ -204,9 +245,9 @@ def test_environments_keep_to_the_contract_and_go_on_from_snapshots() -> None:
 @pytest.mark.parametrize(
     ("arguments", "settings", "reason"),
     [
-        ((7, []), {}, "make_env is a function"),
+        ((7, []), {}, "make_env must be a function"),
         (("no_such_module:make", []), {}, "cannot be imported: ModuleNotFoundError"),
-        ((make_guess, []), {"reward": "mean"}, "reward is 'sum' or 'last'"),
+        ((make_guess, []), {"reward": "mean"}, "reward must be 'sum' or 'last'"),
         (("json:loads", []), {"act": str}, "actions are texts"),
     ],
 )
@@ -215,7 +256,7 @@ def test_what_is_no_environment_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=reason):
         from_step_env(*arguments, **settings)
-    with pytest.raises(InvalidInput, match="a seed is a whole number"):
+    with pytest.raises(InvalidInput, match="a seed must be a whole number"):
         seeds("guess", [True])
 
 
@@ -321,7 +362,7 @@ def test_games_that_cannot_be_played_here_are_refused_with_the_reason(
         ("NoGame-v0", {}, "no game 'NoGame-v0'"),
         ("TowerOfHanoi-v0", {"size": 2}, "began in one way with 10 seeds, and size is 2"),
         ("Sudoku-v0", {"depth": 3}, "unexpected keyword argument 'depth'"),
-        ("Sudoku-v0", {"size": 0}, "size is a whole number"),
+        ("Sudoku-v0", {"size": 0}, "size must be a whole number"),
     ):
         with pytest.raises(InvalidInput, match=reason):
             from_textarena(name, **settings)  # type: ignore[arg-type]
@@ -451,7 +492,7 @@ def test_a_server_that_cannot_be_an_eval_is_refused(serve: Callable[..., str]) -
         from_openenv(serve(TwoFields))
     with pytest.raises(InvalidInput, match="there is no OpenEnv server at http://127.0.0.1:9"):
         from_openenv("http://127.0.0.1:9")
-    with pytest.raises(InvalidInput, match="address is like"):
+    with pytest.raises(InvalidInput, match="address must be like"):
         from_openenv("localhost")
 
 

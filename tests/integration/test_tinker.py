@@ -29,18 +29,19 @@ from tinker_cookbook.tokenizer_utils import register_tokenizer
 from tinker_cookbook.utils import ml_log, trace
 
 from heldout import EvalReport, Message, Metric, Sample, Sampling, Score, ToolCall, Trajectory
+from heldout._core import versions
 from heldout.environments import ToolEnvironment
 from heldout.errors import (
     ContextFull,
     EndpointError,
     FatalEndpointError,
     InvalidInput,
+    ModelRefused,
     RunDirectoryError,
     TransientError,
     Unreachable,
 )
 from heldout.integrations import tinker as integration
-from heldout.integrations import versions
 from heldout.integrations.tinker import (
     HeldoutEvaluator,
     TinkerEndpoint,
@@ -317,7 +318,7 @@ def refusal(status: int, said: str = "no") -> Exception:
         (refusal(401), FatalEndpointError),
         (refusal(402), FatalEndpointError),
         (refusal(403), FatalEndpointError),
-        (refusal(404), FatalEndpointError),
+        (refusal(404), ModelRefused),
         (refusal(400), EndpointError),
         (refusal(400, "prompt + max_tokens exceeds context window"), ContextFull),
         (tinker.RequestFailedError("x", "id", RequestErrorCategory.User), EndpointError),
@@ -333,6 +334,15 @@ def test_what_goes_wrong_is_sorted_as_for_any_endpoint(
     with pytest.raises(EndpointError) as raised:
         asyncio.run(endpoint.complete([Message("user", "n=1")], Sampling(), ()))
     assert type(raised.value) is kind
+
+
+def test_a_404_after_an_answer_is_about_one_request(service: FakeService) -> None:
+    endpoint = TinkerEndpoint(FakeSampling(service, 5), renderer(), max_tokens=9)
+    asyncio.run(endpoint.complete([Message("user", "n=1")], Sampling(), ()))
+    service.fails = lambda updates: refusal(404)
+    with pytest.raises(EndpointError) as raised:
+        asyncio.run(endpoint.complete([Message("user", "n=2")], Sampling(), ()))
+    assert type(raised.value) is EndpointError
 
 
 def test_a_training_that_is_cancelled_ends(service: FakeService) -> None:
@@ -390,7 +400,7 @@ def test_of_two_that_were_put_together_by_hand_the_first_is_not_overwritten(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "a/b"}, "name is letters"),
+        ({"name": "a/b"}, "name must be letters"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"retries": -1}, "retries"),
         ({"context_window": 0}, "context_window"),
@@ -742,6 +752,72 @@ def test_a_training_that_did_not_ask_for_it_waits_for_its_evaluators(service: Fa
     assert rows("heldout/Slow/scheduled", "asked") != {}
     assert rows("heldout/Slow/scheduled", "other") == {}
     assert rows("updates", "other") == {0: 0.0, 2: 2.0, 4: 4.0}
+
+
+# --- Loops of the user's own --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gives_config", [False, True])
+def test_a_loop_that_does_not_set_up_logging_with_its_config_is_told_once_that_evals_are_inline(
+    service: FakeService, caplog: pytest.LogCaptureFixture, gives_config: bool
+) -> None:
+    log_path = f"own-{gives_config}"
+    config = rl_config(log_path=log_path, evaluator_builders=[lambda: Slow(service)] * 2)
+    config = with_heldout(config, async_eval=True)
+
+    async def main() -> None:
+        async with AsyncEvalDispatcher(run_dir="evals"):
+            arguments = (None, None, config) if gives_config else ()
+            ml_log.setup_logging(log_path, *arguments, do_configure_logging_module=False)
+            evaluators = [build() for build in config.evaluator_builders]
+            for step in range(2):
+                for i, each in enumerate(evaluators):
+                    client = FakeSampling(service, step)
+                    found = await train.run_single_evaluation(each, config, step, client, f"{i}")
+                    assert ("updates" in found) is not gives_config
+
+    asyncio.run(main())
+    said = [r.getMessage() for r in caplog.records if "async_eval=True" in r.getMessage()]
+    if gives_config:
+        assert said == []
+        steps = [(p.label, p.step) for p in curve("evals")]
+        assert sorted(steps) == [("Slow", 0), ("Slow", 1), ("Slow-2", 0), ("Slow-2", 1)]
+    else:
+        assert said == [
+            "async_eval=True, but the training loop has not called "
+            "ml_log.setup_logging(config=config) before: evaluators of own-False run inline, and "
+            "training waits for them"
+        ]
+        assert curve("evals") == []
+
+
+def test_a_loop_without_a_dispatcher_is_told_that_a_heldout_evaluator_is_inline(
+    service: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = with_heldout(rl_config(log_path="alone"), evaluator(), async_eval=True)
+    [build] = config.evaluator_builders
+    build(), build()
+    said = [r.getMessage() for r in caplog.records if "async_eval=True" in r.getMessage()]
+    assert len(said) == 1
+    assert "there is no `async with AsyncEvalDispatcher(run_dir=…):`" in said[0]
+
+
+def test_a_logger_of_the_package_is_a_logger_of_the_dispatcher_and_a_drain_may_be_awaited(
+    service: FakeService,
+) -> None:
+    counting = evaluator(step=lambda: 5)
+
+    async def main() -> Any:
+        logger = ml_log.setup_logging(".", do_configure_logging_module=False)
+        async with AsyncEvalDispatcher(run_dir="evals", loggers=[logger]) as dispatcher:
+            await counting(FakeSampling(service, 5))
+            drained = await dispatcher.drain()
+        logger.log_metrics({"loss": 0.5}, step=6)  # still the loop's own
+        return drained
+
+    assert asyncio.run(main()).finished == [("counting", 5)]
+    assert rows("counting/reward") == {5: 1.0}
+    assert rows("loss") == {6: 0.5}
 
 
 # --- The last weights ---------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from torch import nn
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from heldout import Score
+from heldout._live.weights import explain_sharding
 from heldout.errors import InvalidInput
 from heldout.integrations import transformers as ours
 from heldout.integrations.transformers import HeldoutCallback
@@ -21,14 +24,14 @@ from heldout.training import (
     AsyncEvalDispatcher,
     PeriodicEval,
     SnapshotPool,
+    current_points,
     from_functions,
     live_model,
     read_points,
 )
-from heldout.training.curve import request_stop
-from heldout.training.dispatcher import pending_evals
+from heldout.training.background.dispatcher import pending_evals
+from heldout.training.curve.points import request_stop
 from heldout.training.loggers import CallableLogger
-from heldout.weights import explain_sharding
 from tests.integration.line_trainer import (
     DATA,
     Heard,
@@ -93,6 +96,8 @@ def test_a_result_is_a_row_of_the_log_with_its_step(tmp_path: Path) -> None:
     assert row.pop("eval_heldout_metric_twice_ci_high") > 1.5
     stderrs = ("reward_stderr", "metric_reward_stderr", "metric_twice_stderr")
     assert all(row.pop(f"eval_heldout_{stderr}") > 0 for stderr in stderrs)
+    best = [row.pop(f"eval_heldout_best_{end}") for end in ("ci_low", "estimate", "ci_high")]
+    assert best == sorted(best)
     assert row == {
         "eval_heldout_reward": 0.75,
         "eval_heldout_reward_scored": 0.75,
@@ -366,6 +371,40 @@ def test_after_training_and_for_other_datasets_evaluate_is_the_trainers_own(
     assert "eval_loss" in trainer.evaluate()
 
 
+def test_after_ctrl_c_evaluate_is_the_trainers_own_and_training_can_begin_again(
+    tmp_path: Path,
+) -> None:
+    class Interrupts(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            if state.global_step == 2 and not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+
+    interrupted: list[bool] = []
+    evals = make_evals(tmp_path)
+    trainer = make_trainer(tmp_path, Interrupts(), steps=4, eval_strategy="steps", eval_steps=2)
+    HeldoutCallback(evals).attach(trainer)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.is_in_train  # nobody has told it
+    assert "eval_loss" in trainer.evaluate()
+    trainer.train()
+    assert steps_of(evals)[-2:] == [2, 4]
+    assert "eval_loss" in trainer.evaluate()
+
+
+def test_a_best_metric_of_evals_that_are_off_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HELDOUT_EVAL_EVERY_STEPS", raising=False)
+    strategy = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best"}
+    trainer = make_trainer(tmp_path, steps=4, load_best_model_at_end=True, **BEST, **strategy)
+    HeldoutCallback.from_environment(samples(), Known(by_eval)).attach(trainer)
+    with pytest.raises(InvalidInput, match="heldout's evals are off: turn them on"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
 def test_the_trainer_can_keep_its_own_evaluation(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, steps=2, eval_strategy="steps", eval_steps=2)
     evals = make_evals(tmp_path)
@@ -629,7 +668,7 @@ def test_every_process_does_what_the_first_one_says(
     class Second:
         rank, world, patience = 1, 2, None
 
-        def from_first(self, mine: bytes) -> bytes:
+        def broadcast(self, mine: bytes) -> bytes:
             calls.append(mine)
             return said.pop(0)
 
@@ -637,7 +676,7 @@ def test_every_process_does_what_the_first_one_says(
     calls: list[bytes] = []
     # What came out at 2? Stop after 2? What is final?
     said = [row, b"true", b"{}"]
-    monkeypatch.setattr(ours, "current_ranks", Second)
+    monkeypatch.setattr("heldout.training.trainer_hooks.current_ranks", Second)
     evals = make_evals(tmp_path, broken, ranks=Second(), every_steps=every_steps)
     trainer = trained(tmp_path, evals, steps=20, **settings)
     assert calls == [b"{}", b"false", b"{}"]
@@ -758,12 +797,18 @@ def test_training_prompts_that_are_held_out_are_refused_before_training(
         trainer.train()
         assert steps_of(evals) == [1]
 
-    with pytest.raises(InvalidInput, match=r"2 with the prompt .* '3' \(held out as 's3'\), '1'"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"2 training samples have the same prompt .* '3' \(held out as 's3'\), '1'",
+    ):
         train("refused", "3", "5", " 1 ")
     train("apart", "4", "5", "6")
     assert "held-out set" not in caplog.text
     train("allowed", "4", "1", allow_overlap=True)
-    assert "1 with the prompt of a held-out one: '1' (held out as 's1'); allow" in caplog.text
+    assert (
+        "1 training sample has the same prompt as a held-out sample: '1' (held out as 's1'); allow"
+        in caplog.text
+    )
 
 
 def test_a_training_set_without_prompts_is_said_to_be_unchecked(
@@ -771,3 +816,100 @@ def test_a_training_set_without_prompts_is_said_to_be_unchecked(
 ) -> None:
     HeldoutCallback(make_evals(tmp_path)).attach(make_trainer(tmp_path))
     assert "was not checked: it has no messages, prompt or question, only x, labels" in caplog.text
+
+
+# --- Before the save or after it ----------------------------------------------------------------
+
+CRASHES = """
+import os, sys
+from pathlib import Path
+from heldout.integrations.transformers import HeldoutCallback
+from tests.integration.line_trainer import make_evals, make_trainer
+
+folder, after_save = Path(sys.argv[1]), sys.argv[2] == "after"
+dies = sys.argv[3] == "dies"
+
+def scored(eval, sample):
+    if dies and eval == 1:
+        os._exit(9)  # as of a driver, or of the kernel's out-of-memory killer
+    return 0.5
+
+evals = make_evals(folder, scored)
+trainer = make_trainer(folder, steps=6, save_strategy="steps", save_steps=2)
+HeldoutCallback(evals, after_save=after_save).attach(trainer)
+resume = any((folder / "trainer").glob("checkpoint-*"))
+trainer.train(resume_from_checkpoint=resume)
+"""
+
+
+def train_and_crash(folder: Path, order: str, then: str) -> tuple[int, list[str]]:
+    code = subprocess.run(
+        [sys.executable, "-c", CRASHES, str(folder), order, then], check=False, capture_output=True
+    )
+    assert code.returncode in (0, 9), code.stderr.decode()
+    return code.returncode, sorted(path.name for path in (folder / "trainer").glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize(
+    ("order", "left"), [("before", ["checkpoint-2"]), ("after", ["checkpoint-2", "checkpoint-4"])]
+)
+def test_an_eval_that_ends_the_process_costs_no_step_where_it_comes_after_the_save(
+    tmp_path: Path, order: str, left: list[str]
+) -> None:
+    assert train_and_crash(tmp_path, order, "dies") == (9, left)
+    status, saved = train_and_crash(tmp_path, order, "lives")
+    assert (status, saved[-1]) == (0, "checkpoint-6")
+    points = current_points(read_points(tmp_path / "rl_eval" / "curve.jsonl"))
+    assert [(point.step, point.reward) for point in points] == [(2, 0.5), (4, 0.5), (6, 0.5)]
+
+
+def test_after_the_save_there_is_a_row_for_each_eval_and_the_same_weights(tmp_path: Path) -> None:
+    ends = []
+    for after_save in (False, True):
+        folder = tmp_path / str(after_save)
+        evals = make_evals(folder, at_start=True)
+        # At step 3 nothing is due; at 2 and 6 an eval and a save, at 4 an eval alone.
+        trainer = make_trainer(folder, steps=7, save_strategy="steps", save_steps=3)
+        HeldoutCallback(evals, after_save=after_save).attach(trainer)
+        trainer.train()
+        rows = [row["step"] for row in eval_rows(trainer.state.log_history)]
+        assert rows == steps_of(evals) == [0, 2, 4, 6, 7]
+        losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+        ends.append((losses, [value.tolist() for value in trainer.model.state_dict().values()]))
+        state = json.loads((folder / "trainer/checkpoint-6/trainer_state.json").read_text())
+        own = [row["step"] for row in eval_rows(state["log_history"])]
+        assert own == ([0, 2, 4] if after_save else [0, 2, 4, 6])
+    assert ends[0] == ends[1]
+
+
+def test_a_save_that_is_called_off_does_not_lose_its_eval(tmp_path: Path) -> None:
+    class CallsOff(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            control.should_save = False
+
+    evals = make_evals(tmp_path)
+    trainer = make_trainer(tmp_path, steps=5, save_strategy="steps", save_steps=2)
+    HeldoutCallback(evals, after_save=True).attach(trainer)
+    trainer.add_callback(CallsOff())
+    with AsyncEvalDispatcher(when_full="wait"):
+        trainer.train()
+    lines = (evals.run_dir / "curve.jsonl").read_text()
+    assert "scheduled, not finished" in lines
+    assert "checkpoint-" not in lines  # nothing is saved there that it could be measured from
+    assert {point.step for point in evals.points} == {2, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"eval_strategy": "steps", "eval_steps": 2}, "evaluates before it does"),
+        ({"save_strategy": "best", **BEST}, "Leave out after_save=True"),
+    ],
+)
+def test_what_a_trainer_decides_by_evals_before_it_saves_is_refused_after_the_save(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    trainer = make_trainer(tmp_path, **settings)
+    HeldoutCallback(make_evals(tmp_path), after_save=True).attach(trainer)
+    with pytest.raises(InvalidInput, match=message):
+        trainer.train()

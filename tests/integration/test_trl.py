@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ import torch
 from heldout import (
     EvalConfig,
     EvalDefinition,
+    EvalReport,
     Message,
     Metric,
     Sample,
@@ -29,9 +31,11 @@ from heldout import (
     Trajectory,
     evaluate,
 )
+from heldout._core import versions
+from heldout._evals.rollout import define_rollouts
+from heldout.adapters.verifiers import from_verifiers
 from heldout.environments import ToolEnvironment
-from heldout.errors import DuplicateSampleId, InvalidInput, SystemicFailure
-from heldout.integrations import versions
+from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch, SystemicFailure
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import (
     build_rollout_func,
@@ -42,10 +46,9 @@ from heldout.integrations.trl import (
     where_scored,
 )
 from heldout.integrations.trl import rollout_func as ours
-from heldout.integrations.verifiers import from_verifiers
 from heldout.models.local import LocalEndpoint
+from heldout.rollouts.generating import Rollout
 from heldout.training import PeriodicEval, live_model
-from heldout.training.rollouts import Rollout
 from tests.integration.trl_fake import (
     COLOCATED,
     CONTEXT,
@@ -209,6 +212,26 @@ def test_rows_keep_their_order_through_arrow_shuffle_and_repetition(
         assert len(set(map(tuple, output["completion_ids"]))) > 1
 
 
+def test_one_rollout_is_made_for_each_prompt_passed_in_however_often_it_is_there(
+    make_trainer: MakeTrainer,
+) -> None:
+    spy = rollouts()
+    one, other, *_ = prompts_of(to_dataset(SAMPLES))
+    output = spy([one, one, other, one], make_trainer(spy, num_generations=8))
+    assert [metrics["which"] for metrics in output["heldout_metrics"]] == [0, 0, 1, 0]
+    assert {len(output[name]) for name in ("prompt_ids", "completion_ids", "env_mask")} == {4}
+
+
+def test_the_settings_of_trl_that_the_page_compares_are_settings_of_trl() -> None:
+    from trl import GRPOConfig
+
+    page = (Path(__file__).parents[2] / "docs/trl.md").read_text()
+    table = page.partition("| `GRPOConfig` |")[2].partition("\n\n")[0]
+    named = re.findall("`(.*?)`", "".join(row.split("|")[1] for row in table.splitlines() if row))
+    assert len(named) > 10
+    assert set(named) <= {field.name for field in dataclasses.fields(GRPOConfig)}
+
+
 def test_evaluation_is_greedy_and_draws_no_random_number(make_trainer: MakeTrainer) -> None:
     spy = rollouts()
     trainer = make_trainer(spy, samples=SAMPLES[:8])
@@ -263,10 +286,12 @@ def test_rows_of_one_batch_have_limits_of_their_own(make_trainer: MakeTrainer) -
     almost_full = [ids[0]] * (CONTEXT - 3 - len(ids)) + ids
     prompts, limits = [ids, almost_full, ids, ids[2:]], [16, 3, 2, 16]
     positions: list[int] = []
-    trainer.model.model.register_forward_pre_hook(
-        lambda module, args, kwargs: positions.append(int(kwargs["position_ids"].max())),
-        with_kwargs=True,
-    )
+
+    def note(module: Any, args: Any, kwargs: Any) -> None:
+        given = kwargs["position_ids"]  # None where logits are compared with a plain pass
+        positions.append(kwargs["input_ids"].shape[1] - 1 if given is None else int(given.max()))
+
+    trainer.model.model.register_forward_pre_hook(note, with_kwargs=True)
     generate = engines.make_generate(trainer, greedy=True)
     together = generate(prompts, limits)
     alone = [generate([p], [n])[0] for p, n in zip(prompts, limits, strict=True)]
@@ -377,14 +402,14 @@ VARIED = [
 def test_prompts_are_found_again_after_arrow_has_given_all_rows_all_fields() -> None:
     dataset = to_dataset(VARIED)
     assert dataset["sample_id"][:] == [sample.id for sample in VARIED]
-    found = ours._index_by_prompt(ours._prepare_items(VARIED, None), "refuse")
+    found = ours._index_by_prompt(ours._prepare_items(define_rollouts(VARIED)), "refuse")
     assert "tool_calls" in prompts_of(dataset)[0][0]  # None, added by Arrow
     for prompt, sample in zip(prompts_of(dataset), VARIED, strict=True):
         assert ours._find_item(prompt, found).sample is sample
 
 
 def test_prompts_are_found_in_a_dataset_that_somebody_else_made() -> None:
-    found = ours._index_by_prompt(ours._prepare_items(VARIED, None), "refuse")
+    found = ours._index_by_prompt(ours._prepare_items(define_rollouts(VARIED)), "refuse")
     text, history = VARIED[0], VARIED[1]
     assert ours._find_item("what is 1 plus 1 ?", found).sample is text
     named = ({"content": "what is 1 plus 1 ?", "role": "user", "name": None, "weight": 3},)
@@ -438,7 +463,7 @@ TWINS = [
 
 
 def test_samples_that_share_a_prompt_are_refused_unless_one_of_them_is_chosen() -> None:
-    items, asked = ours._prepare_items(TWINS, None), []
+    items, asked = ours._prepare_items(define_rollouts(TWINS)), []
 
     def last(samples: list[Sample]) -> Sample:
         asked.append([sample.id for sample in samples])
@@ -454,7 +479,7 @@ def test_samples_that_share_a_prompt_are_refused_unless_one_of_them_is_chosen() 
     assert asked == [["a", "b"], ["c", "d", "e"]]
     with pytest.raises(InvalidInput, match="returns one of the samples"):
         build_rollout_func(TWINS, score, duplicates=lambda samples: SAMPLES[0])
-    with pytest.raises(InvalidInput, match="duplicates is"):
+    with pytest.raises(InvalidInput, match="duplicates must be"):
         build_rollout_func(TWINS, score, duplicates="last")  # type: ignore[arg-type]
 
 
@@ -511,7 +536,7 @@ def test_the_reward_function_alone_says_what_it_needs(make_trainer: MakeTrainer)
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "version", lambda name: "1.15.9")
-    said = r"trl 1.15.9 .*>=1.16,<2.*pip install 'heldout\[trl\]'"
+    said = r"trl 1.15.9 .*>=1.16,<2.*pip install 'trl>=1.16,<2'"
     with pytest.raises(InvalidInput, match=said):
         build_rollout_func(SAMPLES, score)
 
@@ -598,13 +623,13 @@ def test_with_vllm_the_sampled_tokens_logprobs_reach_the_loss_in_their_places(
 def test_with_vllm_turns_have_limits_of_their_own_and_evaluation_is_greedy(
     make_trainer: MakeTrainer, vllm: FakeLLM
 ) -> None:
-    spy = rollouts(engine_max_len=36)
+    spy = rollouts(engine_max_len=36, stop="never this")
     trainer = make_trainer(
         spy,
         samples=SAMPLES[:3],
         **COLOCATED,
         top_p=0.9,
-        generation_kwargs={"seed": 1},
+        generation_kwargs={"seed": 1, "stop": "nor this"},
         vllm_structured_outputs_regex=".*",
     )
     trainer.evaluate()
@@ -613,6 +638,7 @@ def test_with_vllm_turns_have_limits_of_their_own_and_evaluation_is_greedy(
     assert not any(spy.drew)
     assert {(p.temperature, p.top_p, p.seed) for p in vllm.asked} == {(0.0, 1.0, 1)}
     assert {p.structured_outputs.regex for p in vllm.asked} == {".*"}
+    assert {(*p.stop,) for p in vllm.asked} == {("nor this", "never this")}
     assert len({p.max_tokens for p in vllm.asked}) > 1
 
 
@@ -778,7 +804,7 @@ def test_one_rollout_that_is_dropped_now_and_then_stops_nothing_and_many_do() ->
 
 def melting(tokenizer: Any) -> Any:
     """The template, with a text behind a turn that melts into some last tokens of it."""
-    from heldout.rendering.chat_templates import ChatRenderer
+    from heldout._live.rendering.chat_templates import ChatRenderer
 
     chat = ChatRenderer(tokenizer)
 
@@ -803,7 +829,7 @@ def test_a_turn_ends_with_a_stop_text_which_is_no_part_of_it(make_trainer: MakeT
         said.append(trajectory.messages[1].text)
         return Score((Metric("any", 1.0, weight=1.0),))
 
-    spy = rollouts(score_fn=noting, max_turns=1, stop=['"arguments":'])
+    spy = rollouts(score_fn=noting, max_turns=1, stop='"arguments":')
     make_trainer(spy).train()
     [output] = spy.outputs
     stop = WORDS.index('"arguments":')
@@ -812,6 +838,16 @@ def test_a_turn_ends_with_a_stop_text_which_is_no_part_of_it(make_trainer: MakeT
     assert all(ids.index(stop) == len(ids) - 1 for ids in stopped)
     assert not any(output["heldout_truncated"])
     assert not any("arguments" in text for text in said)
+
+
+def test_a_training_without_a_stop_may_say_so_and_a_wrong_one_is_refused_before_it(
+    make_trainer: MakeTrainer,
+) -> None:
+    spy = rollouts(max_turns=1, stop=None)
+    make_trainer(spy).train()
+    assert spy.outputs[0]["completion_ids"]
+    with pytest.raises(InvalidInput, match="each of stop must be text, got ''"):
+        rollouts(stop=["x", ""])
 
 
 # --- An environment of verifiers ----------------------------------------------------------------
@@ -907,3 +943,128 @@ def test_a_definition_goes_alone() -> None:
         build_rollout_func(definition, score)
     with pytest.raises(InvalidInput, match="has its own environment_factory"):
         live_model(make_tokenizer(), definition, environment_factory=adder)
+
+
+# --- The prompt evaluated is the prompt trained ---------------------------------------------------
+
+THINKING = TEMPLATE.replace(
+    "assistant{% endif %}",
+    "assistant{% if enable_thinking is defined and not enable_thinking %} . #{% endif %}"
+    "{% endif %}",
+)
+
+
+def plain_reward(completions: list[Any], **columns: Any) -> list[float]:
+    return [0.0] * len(completions)
+
+
+def thinking_trainer(make_trainer: MakeTrainer, **settings: Any) -> tuple[Any, list[str]]:
+    """A trainer whose template knows thinking, and every prompt that its training shows."""
+    from datasets import Dataset
+
+    prompts = [[{"role": "user", "content": sample.input["question"]}] for sample in SAMPLES[:8]]
+    trainer = make_trainer(
+        dataset=settings.pop("dataset", None)
+        or Dataset.from_list([{"prompt": p} for p in prompts]),
+        rewards=plain_reward,
+        **settings,
+    )
+    trainer.processing_class.chat_template = THINKING
+    shown: list[str] = []
+    original = trainer._tokenize_prompts
+
+    def watched(prompts: list[Any]) -> Any:
+        tokenized = original(prompts)
+        shown.extend(trainer.processing_class.decode(ids) for ids in tokenized[0])
+        return tokenized
+
+    trainer._tokenize_prompts = watched
+    return trainer, shown
+
+
+def held_out_evals(folder: Path, **settings: Any) -> PeriodicEval:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = settings.pop("own_template", THINKING)
+    builder = live_model(tokenizer, score, **settings)
+    return PeriodicEval(SAMPLES[8:12], builder, every_steps=1, run_dir=folder / "evals")
+
+
+WITHOUT_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+@pytest.mark.parametrize("own_template", [THINKING, TEMPLATE], ids=["same", "another"])
+def test_an_eval_shows_the_model_the_prompt_that_training_shows_it(
+    make_trainer: MakeTrainer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    own_template: str,
+) -> None:
+    trainer, shown = thinking_trainer(make_trainer, max_steps=2, **WITHOUT_THINKING)
+    evals = held_out_evals(tmp_path, own_template=own_template)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    assert shown
+    assert all(prompt.endswith("<|im_start|> assistant . #") for prompt in shown)
+    question = evals.samples[0].input["question"]
+    first, second = evals.points
+    assert first.prompt == f"<|im_start|> user {question} <|im_end|> <|im_start|> assistant . #"
+    assert second.prompt is None, "it is that of the point before"
+    run = EvalReport.load(evals.run_dir / first.run)
+    assert run.config["sampling"]["max_tokens"] == trainer.max_completion_length
+    assert "does not show the model" not in caplog.text
+
+
+def test_an_eval_whose_prompt_is_another_says_so_before_training(
+    make_trainer: MakeTrainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, _ = thinking_trainer(make_trainer, **WITHOUT_THINKING)
+    evals = held_out_evals(tmp_path, chat_template_kwargs={"enable_thinking": True})
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    [said] = [r.getMessage() for r in caplog.records if "does not show the model" in r.msg]
+    assert "assistant . #'; the eval" in said
+    assert not (evals.points[0].prompt or "").endswith("#")
+
+
+@pytest.mark.parametrize("is_templated", [True, False])
+def test_training_on_texts_is_compared_by_what_stands_behind_the_question(
+    make_trainer: MakeTrainer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    is_templated: bool,
+) -> None:
+    from datasets import Dataset
+
+    text = "<|im_start|> user {} <|im_end|> <|im_start|> assistant" if is_templated else "{}"
+    rows = [{"prompt": text.format(sample.input["question"])} for sample in SAMPLES[:8]]
+    trainer, _ = thinking_trainer(make_trainer, dataset=Dataset.from_list(rows))
+    HeldoutCallback(held_out_evals(tmp_path)).attach(trainer)
+    trainer.train()
+    assert ("does not show the model" in caplog.text) is not is_templated
+
+
+def test_a_curve_is_not_continued_with_other_words_for_the_template(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    def train(resume: bool, **settings: Any) -> PeriodicEval:
+        trainer, _ = thinking_trainer(make_trainer, **settings)
+        tokenizer = make_tokenizer()
+        tokenizer.chat_template = THINKING
+        builder = live_model(tokenizer, score)
+        folder = tmp_path / "evals"
+        evals = PeriodicEval(SAMPLES[8:12], builder, every_steps=1, run_dir=folder, resume=resume)
+        HeldoutCallback(evals).attach(trainer)
+        trainer.train()
+        return evals
+
+    train(False, **WITHOUT_THINKING)
+    assert len(train(True, **WITHOUT_THINKING).points) == 1
+    with pytest.raises(ResumeMismatch, match="chat_template_of_trainer"):
+        train(True)
+
+
+def test_a_word_that_the_template_does_not_read_is_refused_before_training() -> None:
+    with pytest.raises(InvalidInput, match="does not read 'enable_thinkin'"):
+        live_model(make_tokenizer(), score, chat_template_kwargs={"enable_thinkin": False})
+    with pytest.raises(InvalidInput, match="chat_template_kwargs must be a dict"):
+        live_model(make_tokenizer(), score, chat_template_kwargs="enable_thinking")

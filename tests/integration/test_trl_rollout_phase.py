@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from heldout import Sample, Score, Trajectory
+from heldout._live.rendering.chat_templates import ChatRenderer
+from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
 from heldout.integrations.trl import build_rollout_func, in_rollout_phase
-from heldout.rendering.chat_templates import ChatRenderer
 from heldout.testing import assert_neutral
 from heldout.training import CurvePoint, PeriodicEval, live_model, read_points
-from heldout.weights import fingerprint
 from tests.integration import trl_fake as trl
 from tests.integration.trl_fake import MakeTrainer
 
@@ -402,9 +402,9 @@ def test_evals_that_could_not_run_there_are_refused_when_built(tmp_path: Path) -
     other = make_eval(tmp_path, builder=live_model(trl.make_tokenizer(), trl.score))
     with pytest.raises(InvalidInput, match=r"make its runner_builder with in_rollout_phase"):
         rollout_func([other])
-    with pytest.raises(InvalidInput, match="evals are PeriodicEvals, got 'rl_eval'"):
+    with pytest.raises(InvalidInput, match="evals must be PeriodicEvals, got 'rl_eval'"):
         rollout_func(["rl_eval"])  # type: ignore[list-item]
-    with pytest.raises(InvalidInput, match="max_new is at least 1, got 0"):
+    with pytest.raises(InvalidInput, match="max_new must be at least 1, got 0"):
         in_rollout_phase(trl.score, max_new=0)
 
 
@@ -427,6 +427,6 @@ def test_training_prompts_that_are_held_out_are_an_error_before_the_first_step(
     evals = make_eval(tmp_path)
     func = rollout_func([evals], allow_overlap=False)
     trainer = make_trainer(func, max_steps=1)
-    with pytest.raises(InvalidInput, match="with the prompt of a held-out one: 'what is"):
+    with pytest.raises(InvalidInput, match="the same prompt as a held-out sample: 'what is"):
         trainer.train()
     assert func.outputs == evals.points == []

@@ -9,7 +9,7 @@ import signal
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,11 +34,12 @@ from heldout import (
     Usage,
     evaluate,
 )
-from heldout._fingerprint import describe_callable
+from heldout._core import versions
+from heldout._core.config import NO_TURN_LIMIT
+from heldout.adapters.verifiers import from_verifiers, to_verifiers
+from heldout.adapters.verifiers.classic import to_heldout_messages, to_verifiers_messages
 from heldout.errors import EnvironmentFailed, InvalidInput, SystemicFailure
-from heldout.integrations import versions
-from heldout.integrations.verifiers import from_verifiers, to_verifiers
-from heldout.integrations.verifiers.classic import to_heldout_messages, to_verifiers_messages
+from heldout.store.fingerprint import describe_callable
 
 pytestmark = pytest.mark.integration
 
@@ -379,7 +380,7 @@ def test_the_largest_turn_limit_of_an_environment_is_known() -> None:
     assert from_verifiers(group()[0]).max_turns == 3
     env = multi()[0]
     env.max_turns = -1
-    assert from_verifiers(env).max_turns is None
+    assert from_verifiers(env).max_turns == NO_TURN_LIMIT
 
 
 def test_a_resumed_run_notices_another_reward_function() -> None:
@@ -766,10 +767,13 @@ def test_forgetting_prepare_messages_is_an_error_that_says_so() -> None:
     ev = from_verifiers(single()[0])
     config = EvalConfig(endpoint=lambda messages: "x")
     hooks: Any = {"environment_factory": ev.environment_factory}
-    with pytest.raises(SystemicFailure, match="pass prepare_messages=ev.prepare_messages"):
+    with pytest.raises(InvalidInput, match="'question' and 'prompt'.*pass prepare_messages"):
         asyncio.run(evaluate(ev.samples, config, ev.score_fn, **hooks))
+    asked = [replace(s, input={"prompt": s.input["prompt"]}) for s in ev.samples]
+    with pytest.raises(SystemicFailure, match="pass prepare_messages=ev.prepare_messages"):
+        asyncio.run(evaluate(asked, config, ev.score_fn, **hooks))
     with pytest.raises(SystemicFailure, match="environment_factory=ev.environment_factory"):
-        asyncio.run(evaluate(ev.samples, config, ev.score_fn))
+        asyncio.run(evaluate(asked, config, ev.score_fn))
 
 
 def test_trio_is_refused() -> None:

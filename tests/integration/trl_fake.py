@@ -217,6 +217,7 @@ class SamplingParams:
         logprobs: int | None = None,
         structured_outputs: Any = None,
         seed: int | None = None,
+        stop: Any = (),
     ) -> None:
         vars(self).update(locals())
         assert n == 1

@@ -9,14 +9,11 @@ import pytest
 
 from tests.faulty_server import KEY, FaultyServer, nothing_from_outside
 
-both_loops = pytest.mark.parametrize("run", ["asyncio", "trio"], indirect=True)
-"""Runs a test under trio as well: for what waits, is cancelled or crosses threads."""
-
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+def run(backend: str) -> Callable[..., Any]:
     """Runs an async function to its end."""
-    return partial(anyio.run, backend=getattr(request, "param", "asyncio"))
+    return partial(anyio.run, backend=backend)
 
 
 @pytest.fixture

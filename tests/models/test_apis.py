@@ -14,12 +14,12 @@ import openai.types.responses
 import pytest
 
 from heldout import Message, Sample, Sampling, ToolSpec
+from heldout._evals.rollout import Attempt, TurnFile
 from heldout.environment import Reply, make_snapshot
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError, TransientError
 from heldout.models.anthropic import DEFAULT_MAX_TOKENS, AnthropicEndpoint
 from heldout.models.http import ServerEndpoint
 from heldout.models.responses import ResponsesEndpoint
-from heldout.rollout import Attempt, TurnFile
 from heldout.store.jsonl import decode, encode
 from heldout.types import Completion, ToolCall, Usage
 from tests.faulty_server import KEY, FaultyServer, echo_key, events, status

@@ -26,7 +26,6 @@ from heldout.models.cache import ResponseCache, count_turns, default_path
 from heldout.types import Completion, Trajectory
 from tests.faulty_server import KEY, FaultyServer, Request, answer, status
 from tests.models.asking import Tool
-from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
 TWO = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "3 + 3?"})]
@@ -69,7 +68,6 @@ def answers(report: EvalReport) -> list[str]:
 # --- Hits ---------------------------------------------------------------------------------------
 
 
-@both_loops
 def test_a_second_run_sends_no_request_and_says_so(
     run: Run, server: FaultyServer, config: EvalConfig
 ) -> None:
@@ -265,7 +263,7 @@ def test_the_oldest_turns_go_when_there_are_too_many(
         assert [number for number in range(6) if cache.get(bytes([number]))] == [3, 4, 5]
         assert cache.info().bytes < 400_000  # the file has become smaller, too
     monkeypatch.setenv("HELDOUT_CACHE_MAX_MB", "much")
-    with pytest.raises(InvalidInput, match="HELDOUT_CACHE_MAX_MB is a number"):
+    with pytest.raises(InvalidInput, match="HELDOUT_CACHE_MAX_MB must be a number"):
         ResponseCache(tmp_path / "c")
 
 

@@ -20,8 +20,8 @@ from heldout import Message, Sample, ToolSpec
 from heldout.errors import InvalidInput
 from heldout.models import FunctionEndpoint, open_endpoint
 from heldout.types import Completion, ToolCall
+from tests.conftest import both_loops
 from tests.models.asking import completing, evaluating
-from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
 
@@ -327,7 +327,7 @@ def stuck(messages):
 async def main():
     samples = [heldout.Sample(i, {{"prompt": i}}) for i in "ab"]
     config = heldout.EvalConfig(
-        stuck, timeout=0.5, output_dir={str(tmp_path)!r}, progress=False, max_error_rate=1
+        stuck, timeout=3, output_dir={str(tmp_path)!r}, progress=False, max_error_rate=1
     )
     report = await heldout.evaluate(samples, config, lambda t, s: heldout.Score())
     print(report.summary["n_errors"])

@@ -6,12 +6,14 @@ is tested under both event loops.
 
 from __future__ import annotations
 
+import base64
 import email.utils
 import gc
 import gzip
 import json
 import logging
 import re
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,12 +24,13 @@ from typing import Any
 import anyio
 import pytest
 
-import heldout.models.base as base
-from heldout import Message, Sample, Sampling, ToolSpec
-from heldout.config import check_endpoint
+import heldout.models.retries as retries
+from heldout import EvalReport, Message, Sample, Sampling, ToolSpec
+from heldout._core.config import check_endpoint
 from heldout.errors import (
     ContextFull,
     EndpointError,
+    EvalFailed,
     FatalEndpointError,
     InvalidInput,
     SystemicFailure,
@@ -35,13 +38,15 @@ from heldout.errors import (
     Unreachable,
 )
 from heldout.models import http
-from heldout.models.base import with_retries
 from heldout.models.http import HTTPEndpoint
+from heldout.models.retries import with_retries
+from heldout.reporting.blocks import Line
+from heldout.reporting.summaries import build_report
 from heldout.types import Completion, Stop, ToolCall, Usage
 from tests import faulty_server as faulty
+from tests.conftest import both_loops
 from tests.faulty_server import Action, FaultyServer, Request, answer, closed_port, drop, status
 from tests.models.asking import QUESTION, Tool, completing, evaluating, right
-from tests.models.conftest import both_loops
 
 Run = Callable[..., Any]
 
@@ -87,7 +92,7 @@ def with_waits(url: str, retries: int = 4, *, heard: bool = False) -> Callable[[
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backoff in hundredths of what it is."""
-    monkeypatch.setattr(base, "_FIRST_WAIT", 0.005)
+    monkeypatch.setattr(retries, "_FIRST_WAIT", 0.005)
 
 
 def samples(number: int) -> list[Sample]:
@@ -323,7 +328,6 @@ def test_a_transient_fault_is_tried_again_after_growing_waits_and_given_up_in_th
     assert len(str(problem)) < 1000
 
 
-@both_loops
 def test_an_item_that_stays_faulty_is_that_items_error_alone(
     run: Run, server: FaultyServer, tmp_path: Path, quick: None
 ) -> None:
@@ -553,7 +557,51 @@ def test_a_403_after_something_was_allowed_is_the_items_own(
     assert "flagged by moderation" in str(report.results[3].error)
 
 
-@both_loops
+REFUSALS: dict[str, Action] = {
+    "404": status(404, {"error": {"message": "No endpoints found that support image input"}}),
+    "400 for the model": status(400, {"error": {"message": "model not found for this input"}}),
+    "422 for a field": status(422, {"error": {"message": "Unsupported value: 'temperature'"}}),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSALS)
+def test_what_is_refused_after_an_answer_is_the_items_own_error(
+    run: Run, server: FaultyServer, tmp_path: Path, fault: str
+) -> None:
+    refusal = REFUSALS[fault]
+    server.behave = lambda request: refusal if request.text == "item 3" else REPEATED
+    report = run(evaluated(samples(6), server.url, tmp_path, max_concurrent=1))
+    assert [r.ok for r in report.results] == [True, True, True, False, True, True]
+    # Resumed, the refused item is the first that is asked.
+    report = run(evaluated(samples(6), server.url, tmp_path, max_concurrent=1, resume=True))
+    assert [r.ok for r in report.results] == [True, True, True, False, True, True]
+    assert [request.text for request in server.requests[6:]] == ["item 3"]
+
+
+def test_a_model_that_only_fails_after_its_first_answers_is_said(
+    run: Run, server: FaultyServer, tmp_path: Path
+) -> None:
+    server.script(REPEATED, REPEATED, then=FATAL["404"][0])
+    with pytest.raises(SystemicFailure, match=r"is it served there\?") as caught:
+        run(evaluated(samples(9), server.url, tmp_path, max_concurrent=1, max_error_rate=0.1))
+    assert "7 of 9" in str(caught.value)
+
+
+def test_a_long_reply_is_redacted_and_read_in_a_thread(run: Run, server: FaultyServer) -> None:
+    threads: list[int] = []
+
+    class Watched(HTTPEndpoint):
+        def _redact(self, content: bytes) -> bytes:
+            threads.append(threading.get_ident())
+            return super()._redact(content)
+
+    text = "\\" * 1_000_000
+    server.script(answer(text), answer("short"))
+    assert run(completing(Watched("m", server.url))).message.content == text
+    assert run(completing(Watched("m", server.url))).message.content == "short"
+    assert [thread == threading.get_ident() for thread in threads] == [False, True]
+
+
 def test_an_address_nobody_answers_at_ends_the_run_early(
     run: Run, tmp_path: Path, quick: None
 ) -> None:
@@ -616,7 +664,6 @@ def test_an_endpoint_left_open_by_one_event_loop_works_in_the_next(server: Fault
         gc.collect()
 
 
-@both_loops
 def test_a_proxy_from_the_environment_is_used(
     run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -710,6 +757,23 @@ def echo_in_parts(request: Request) -> bytes:
     return faulty.events(*parts, end, done=True)
 
 
+def echo_as(code: int, change: Callable[[str], str]) -> Action:
+    """An error with the key that was sent, in another form."""
+
+    def body(request: Request) -> dict[str, Any]:
+        return {"error": {"message": f"bad: {change(request.headers['authorization'][7:])}."}}
+
+    return status(code, body)
+
+
+def percent(text: str) -> str:
+    return "".join(f"%{ord(character):02X}" for character in text)
+
+
+def in_base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
 CALL = '{"choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": "f", '
 LEAKS: dict[str, Action] = {
     "an escaped error message": echo_escaped(400, '{"error": {"message": "KEY"}}'),
@@ -730,6 +794,11 @@ LEAKS: dict[str, Action] = {
     ),
     "a transient error": faulty.echo_key(500),
     "a refusal": faulty.echo_key(401),
+    "all but the last character": echo_as(400, lambda key: key[:-1]),
+    "all but the first": echo_as(500, lambda key: key[1:]),
+    "percent-encoded": echo_as(400, percent),
+    "in base64": echo_as(400, in_base64),
+    "in base64, after a name": echo_as(400, lambda key: in_base64(f"user:{key}")),
     "a redirect": faulty.echo_key(302),
     "the content": echo("content"),
     "the reasoning": echo("reasoning_content"),
@@ -760,10 +829,12 @@ def test_a_key_that_comes_back_is_nowhere_to_be_found(
     assert "item 1" in left
     # Half a key is a leak too: what is cut must not be cut in the middle.
     assert key[:12] not in left
+    assert key[-16:] not in left
+    assert percent(key[:16]) not in left
+    assert not any(in_base64(before + key)[8:24] in left for before in ("", "u", "user:"))
     assert escape(key)[:60] not in left.replace("\\\\", "\\")
 
 
-@both_loops
 @pytest.mark.parametrize("before", ["Bearer ", "HTTP/1.1 200 OK\r\ncontent-encoding: "])
 def test_a_key_that_comes_back_as_no_http_or_in_a_header_is_cut_out(
     run: Run, server: FaultyServer, key: str, before: str
@@ -894,3 +965,75 @@ def test_an_address_without_a_scheme_is_not_taken_for_a_model_of_openais() -> No
     with pytest.raises(InvalidInput, match="names no model"):
         HTTPEndpoint.parse("@http://h/v1", max_connections=1)
     assert HTTPEndpoint.parse("claude@20250101", max_connections=1).model == "claude@20250101"
+
+
+# --- Versions of weights ------------------------------------------------------------------------
+
+
+def of_weights(version: Any) -> Action:
+    """A reply as SGLang sends it: with the version of its weights in `metadata`."""
+
+    def body(request: Request) -> dict[str, Any]:
+        message = {"role": "assistant", "content": f"re: {request.text}"}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        return {"choices": [choice], "metadata": {"weight_version": version}}
+
+    return status(200, body)
+
+
+def test_answers_of_several_versions_of_the_weights_are_said_to_be(
+    server: FaultyServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def evaluate(name: str, limit: int, **more: Any) -> EvalReport:
+        settings = {"max_concurrent": 1, "retries": 0, "experiment_name": name, **more}
+        report: EvalReport = anyio.run(evaluated(samples(limit), server.url, tmp_path, **settings))
+        assert report.path is not None
+        return EvalReport.load(report.path)
+
+    def notes(report: EvalReport) -> list[str]:
+        lines = [block.parts for block in build_report(report).blocks if isinstance(block, Line)]
+        return [str(part) for parts in lines for part in parts if "versions of its w" in str(part)]
+
+    server.script(of_weights("step-1"))
+    one = evaluate("one", 4)
+    assert one.info is not None
+    assert (one.info.weight_versions, notes(one), caplog.text) == (["step-1"], [], "")
+    server.script(of_weights("step-1"), of_weights("step-1"), then=of_weights("step-2"))
+    two = evaluate("two", 4)
+    assert two.info is not None
+    assert two.info.weight_versions == ["step-1", "step-2"]
+    (note,) = notes(two)
+    assert note.startswith("the server answered with 2 versions of its weights ('step-1', 'st")
+    assert caplog.text.count(note) == 1
+    # A run that is resumed after an update has both, though each process saw one.
+    server.script(of_weights(7), of_weights(7), status(400, "no"))
+    with pytest.raises(EvalFailed):
+        evaluate("stopped", 4, on_error="raise")
+    server.script(of_weights(8))
+    resumed = evaluate("stopped", 4, resume=True)
+    assert resumed.info is not None
+    assert resumed.info.weight_versions == ["7", "8"]
+    assert len(notes(resumed)) == 1
+    # What is no version is none; and a server that names another each time fills no file.
+    server.script(of_weights({"a": 1}), of_weights(True), of_weights(None), of_weights(""))
+    silent = evaluate("silent", 4)
+    assert silent.info is not None
+    assert silent.info.weight_versions == []
+    server.script(*(of_weights(f"request-{i}") for i in range(120)))
+    many = evaluate("many", 120)
+    assert many.info is not None
+    assert len(many.info.weight_versions) == 100
+
+
+def test_a_stream_tells_the_version_of_the_weights_too(server: FaultyServer) -> None:
+    lines = [
+        {"choices": [{"index": 0, "delta": {"content": "ok"}}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "metadata": {"weight_version": "step-3"}},
+    ]
+    kind = {"content-type": "text/event-stream"}
+    server.script(status(200, faulty.events(*lines, done=True), headers=kind))
+    completion = anyio.run(
+        completing(HTTPEndpoint("m", server.url), sampling=Sampling(stream=True))
+    )
+    assert (completion.message.text, completion.weight_version) == ("ok", "step-3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import os
 import shutil
 import threading
@@ -16,10 +17,12 @@ import anyio.to_thread
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 import heldout.models.local as local
 from heldout import Message, Sample, Sampling
+from heldout._live.weights import fingerprint
 from heldout.analysis import compare
 from heldout.errors import (
     ContextFull,
@@ -30,9 +33,8 @@ from heldout.errors import (
 )
 from heldout.models.local import LocalEndpoint, version_on_disk
 from heldout.types import Completion, Usage
-from heldout.weights import fingerprint
+from tests.conftest import both_loops
 from tests.models.asking import completing, evaluating
-from tests.models.conftest import both_loops
 from tests.tiny_model import CONTEXT, WORDS, save_tiny_model, tiny_model
 
 Run = Callable[..., Any]
@@ -252,6 +254,8 @@ class Steps:
         self._hook = model.register_forward_pre_hook(self._step, with_kwargs=True)
 
     def _step(self, module: Any, args: Any, kwargs: Any) -> None:
+        if not kwargs["use_cache"]:
+            return  # a new shape is checked
         self.sizes.append(len(kwargs["input_ids"]))
         if len(self.sizes) == self._hold_at:
             self.reached.set()
@@ -406,6 +410,14 @@ def test_close_does_not_wait_for_answers_and_says_so_to_who_does(
     assert said == ["tiny is being closed"] + ["tiny was closed before it had answered"] * 2
 
 
+def test_a_model_that_was_loaded_does_not_outlive_its_use(run: Run, folder: str) -> None:
+    endpoint = LocalEndpoint.load(folder)
+    first = run(completing(endpoint, [Message("user", "w1")], GREEDY))
+    alive: list[Any] = [thing for thing in gc.get_objects() if type(thing) is LlamaForCausalLM]
+    assert not [model for model in alive if Path(model.name_or_path) == Path(folder)]
+    assert run(completing(endpoint, [Message("user", "w1")], GREEDY)) == first
+
+
 # --- Through evaluate ---------------------------------------------------------------------------
 
 
@@ -487,6 +499,35 @@ def test_a_model_that_was_overwritten_is_another_one(run: Run, tmp_path: Path) -
     second = run(evaluated(asked, f"hf:{folder}", tmp_path / "b"))
     versions = [report.config["endpoint"]["version"] for report in (first, second)]
     assert compare(first, second).model_versions == (str(folder), *versions)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_answers_are_of_the_weights_that_were_loaded_whatever_is_written_to_the_file(
+    name: str, run: Run, tmp_path: Path
+) -> None:
+    """In place, as large as before and with the same times: the file may be mapped into memory."""
+    folder = Path(save_tiny_model(tmp_path / "model"))
+    path = folder / "model.safetensors"
+    if name.endswith(".bin"):
+        torch.save(load_file(path), folder / name)
+        path.unlink()
+        path = folder / name
+    asked = [Sample(f"s{i}", {"prompt": prompt}) for i, prompt in enumerate(PROMPTS)]
+    expected = run(evaluated(asked, f"hf:{folder}", tmp_path / "a", max_concurrent=1))
+
+    def zero_then_score(trajectory: Any, sample: Sample) -> float:
+        times, size = path.stat(), path.stat().st_size
+        with path.open("r+b") as file:
+            file.seek(size // 2)  # the header stays
+            file.write(bytes(size // 4))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return 1.0
+
+    settings: dict[str, Any] = {"sampling": GREEDY, "max_concurrent": 1}
+    overwritten = evaluating(asked, f"hf:{folder}", tmp_path / "b", zero_then_score, **settings)
+    found = run(overwritten)
+    answers = [[r.trajectory.answer for r in report.results] for report in (expected, found)]
+    assert answers[0] == answers[1]
 
 
 def test_a_model_that_is_replaced_while_it_is_opened_answers_nothing(
@@ -573,3 +614,21 @@ def test_a_function_is_known_by_the_weights_of_the_model_in_it(
     run(evaluated(asked, unreadable, tmp_path / "meta"))
     with pytest.raises(ResumeMismatch, match="the weights of .* cannot be read"):
         run(evaluated(asked, unreadable, tmp_path / "meta", resume=True))
+
+
+# --- The chat template --------------------------------------------------------------------------
+
+
+def test_a_request_has_the_template_s_keywords_of_its_own(run: Run, tiny: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny[0], copy.deepcopy(tiny[1])
+    tokenizer.chat_template += "{% if enable_thinking is false %} w1 w2{% endif %}"
+
+    def asked(**fields: Any) -> Any:
+        sampling = Sampling(max_tokens=4, extra_body=fields or None)
+        [answer] = run(asking(LocalEndpoint(model, tokenizer), PROMPTS[:1], sampling))
+        return answer
+
+    silent = asked(chat_template_kwargs={"enable_thinking": False})
+    assert silent.usage.prompt_tokens == asked().usage.prompt_tokens + 2
+    assert "takes only chat_template_kwargs, a dict; got top_k" in str(asked(top_k=3))
+    assert "enable_thought" in str(asked(chat_template_kwargs={"enable_thought": True}))

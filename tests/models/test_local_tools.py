@@ -27,10 +27,10 @@ from heldout import (
     ToolSpec,
     evaluate,
 )
+from heldout._live.rendering.chat_templates import describe_tools
 from heldout.environment import Reply
 from heldout.errors import FatalEndpointError
 from heldout.models.local import LocalEndpoint
-from heldout.rendering.chat_templates import describe_tools
 from heldout.scoring import Rubric, grade_exact
 from heldout.training import PeriodicEval, live_model
 from heldout.types import Stop, ToolCall, Trajectory
@@ -107,18 +107,32 @@ class Scripted:
         self.prompts: list[str] = []
         self._script: list[int] = []
         self._vocabulary = vocabulary
-        self.model.register_forward_hook(self._say)
+        self._sequence: list[int] = []
+        # What comes behind a sequence: the same in every pass over it, with a cache or without.
+        self._next: dict[tuple[int, ...], int | None] = {}
+        self.model.register_forward_hook(self._say, with_kwargs=True)
         self.endpoint = LocalEndpoint(self.model, self.tokenizer, name="tiny", max_batch=1)
 
     def says(self, *replies: str) -> Scripted:
         for reply in replies:
             self._script += [self._vocabulary[word] for word in f"{reply} </s>".split()]
+        self._next.clear()
         return self
 
-    def _say(self, module: Any, args: Any, output: Any) -> None:
-        if self._script:
-            output.logits[:, -1] = 0.0
-            output.logits[:, -1, self._script.pop(0)] = 1e4
+    def _say(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        ids, count = kwargs["input_ids"][0].tolist(), 1
+        if kwargs["use_cache"]:
+            before = kwargs["past_key_values"].get_seq_length() - len(ids)
+            ids = self._sequence = self._sequence[:before] + ids
+        else:
+            count = output.logits.shape[1]
+        for place in range(-count, 0):
+            sequence = tuple(ids[: len(ids) + place + 1])
+            if sequence not in self._next:
+                self._next[sequence] = self._script.pop(0) if self._script else None
+            if (token := self._next[sequence]) is not None:
+                output.logits[:, place] = 0.0
+                output.logits[:, place, token] = 1e4
 
     def asked(
         self,

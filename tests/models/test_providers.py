@@ -17,8 +17,8 @@ import pytest
 
 import heldout
 from heldout import EvalConfig, Message, Sample, Sampling, ToolSpec
-from heldout._providers import COMPATIBLE, SERVERS, runs_here
-from heldout.config import check_endpoint, config_to_dict, result_changing
+from heldout._core.config import check_endpoint, config_to_dict, result_changing
+from heldout._core.providers import COMPATIBLE, SERVERS, runs_here
 from heldout.errors import (
     ContextFull,
     EndpointError,
@@ -37,7 +37,7 @@ from tests.models.asking import QUESTION, completing, evaluating
 Run = Callable[..., Any]
 
 
-OTHER_KEY = "gsk-0123456789abcdefghij"
+OTHER_KEY = "gsk-zyxwvutsrqponm9876543"
 
 
 def asked(
@@ -194,6 +194,8 @@ def test_extra_fields_that_no_request_can_have_are_refused() -> None:
     for endpoint, more in product(["smollm2", "hf:folder", lambda messages: "4"], settings):
         with pytest.raises(InvalidInput, match="are for servers"):
             EvalConfig(endpoint=endpoint, sampling=Sampling(**more))
+    thinking = Sampling(extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    assert EvalConfig(endpoint="hf:folder", sampling=thinking).sampling == thinking
 
 
 @pytest.mark.parametrize(
@@ -487,11 +489,19 @@ def test_keys_are_removed_from_errors_of_litellm(
         anyio.run(asked("litellm:m"))
 
 
+def test_keys_are_removed_from_replies_of_litellm(
+    litellm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", OTHER_KEY)
+    litellm.outcome["choices"][0]["message"]["content"] = f"you sent {OTHER_KEY[:-1]}"
+    assert anyio.run(asked("litellm:m")).message.content == "you sent [key]"
+
+
 def test_litellm_is_named_with_its_command_where_it_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "litellm", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'heldout\[litellm\]'$"):
+    with pytest.raises(InvalidInput, match="pip install 'litellm>=1.60' 'mcp>=1.0'$"):
         open_endpoint("litellm:m", max_concurrent=1)
 
 

@@ -33,7 +33,7 @@ def test_one_command_installs_all_that_smollm2_lacks(
         open_endpoint("smollm2", max_concurrent=1)
     assert str(refused.value) == (
         f"the model smollm2 needs packages that are not installed ({', '.join(missing)}): "
-        "pip install 'heldout[demo]'"
+        "pip install 'accelerate>=1.1' 'gguf>=0.17' 'torch>=2.6' 'transformers>=5.17'"
     )
 
 

@@ -187,6 +187,62 @@ BOMBS = {
         {"memory": 64 << 20},
         {"memory"},
     ),
+    "memory of sockets": (
+        """
+        kept = []
+        for _ in range(8):
+            if os.fork() == 0:
+                break
+        while len(kept) < 100:
+            kept.append(socket.socketpair())
+            kept[-1][0].setblocking(False)
+            kept[-1][0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
+            try:
+                while True: kept[-1][0].send(bytes(1 << 16))
+            except BlockingIOError:
+                pass
+        time.sleep(30)
+        """,
+        {"memory": 100 << 20},
+        {"memory"},
+    ),
+    "memory of connections that nobody accepts": (
+        """
+        for number in range(20):
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(f"\\0{number}")
+            server.listen(4096)
+            os.dup(server.fileno())
+            for _ in range(400):
+                client = socket.socket(socket.AF_UNIX)
+                client.setblocking(False)
+                client.connect(f"\\0{number}")
+                try:
+                    while True: client.send(bytes(1 << 16))
+                except BlockingIOError:
+                    client.close()
+        time.sleep(30)
+        """,
+        {"memory": 64 << 20},
+        {"memory"},
+    ),
+    "memory of connections over loopback": (
+        """
+        server = socket.create_server(("127.0.0.1", 0))
+        kept = []
+        while len(kept) < 100:
+            client = socket.create_connection(server.getsockname())
+            kept.append((client, server.accept()))
+            client.setblocking(False)
+            try:
+                while True: client.send(bytes(1 << 16))
+            except BlockingIOError:
+                pass
+        time.sleep(30)
+        """,
+        {"memory": 64 << 20},
+        {"memory"},
+    ),
     "shared memory": (
         """
         kept = []
@@ -335,7 +391,7 @@ REFUSED = {
         expect_error("name", lambda: socket.getaddrinfo("example.com", 80))
         unix = socket.socket(socket.AF_UNIX)
         expect_error("abstract", lambda: unix.connect("\\0" + ABSTRACT))
-        for domain in (17, 38, 40, 31):  # packets, crypto, the host of a virtual machine, bluetooth
+        for domain in (16, 17, 38, 40, 31):  # netlink, packets, crypto, vsock, bluetooth
             expect_error(domain, lambda: socket.socket(domain, socket.SOCK_STREAM))
         expect_error("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
         server = socket.create_server(("127.0.0.1", 0))  # its own loopback works

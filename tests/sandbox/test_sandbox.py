@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,16 @@ import pytest
 import heldout.sandbox.sandbox as module
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.sandbox import Sandbox, SandboxError, SandboxLimits, SandboxPool, open_sandbox
+from heldout.sandbox.bubblewrap import find_interpreter
+from heldout.sandbox.python_files import find_python_files
 from heldout.sandbox.seccomp import ARCHITECTURES, build_filter
+from tests.conftest import both_loops
 from tests.processes import wait_until_ended
 from tests.sandbox.conftest import Use
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_program_has_its_files_its_input_and_an_outcome(use: Use, backend: str) -> None:
     code = "import sys, helper; print(helper.double(sys.stdin.read())); sys.exit(3)"
     files = {"pkg/../helper.py": "def double(text): return text * 2", "main.py": code}
@@ -114,6 +118,50 @@ def test_python_has_no_packages_unless_they_are_made_readable(use: Use) -> None:
     use(run)
 
 
+@pytest.mark.needs("bubblewrap")
+def test_programs_see_of_a_prefix_no_more_than_its_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is in /usr/local of an image, and in a conda environment."""
+    real = Path(sys.base_prefix)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    files = find_python_files(real, real / "bin" / version)
+    # A library that extension modules name, as conda has them; and what is nobody's business.
+    library = next(path for path in Path("/usr/lib").rglob("libz.so.1") if path.is_file())
+    for source in (*files, library):
+        target = tmp_path / ("lib/libz.so.1" if source == library else source.relative_to(real))
+        target.parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            target.symlink_to(source)
+        else:
+            shutil.copy(source, target)
+    for name in ("etc/key", "bin/terraform", "lib/secret.so.1", "lib/python9.9/site-packages/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("secret")
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    path_of = sysconfig.get_path
+    monkeypatch.setattr(
+        sysconfig, "get_path", lambda name: path_of(name).replace(str(real), str(tmp_path))
+    )
+    find_interpreter.cache_clear()
+    show = "import os, sys, zlib, ctypes; print(sys.prefix, os.path.isdir(sys.prefix + '/lib'))"
+
+    async def main() -> tuple[bytes, bytes]:
+        async with open_sandbox() as sandbox:
+            shown = await sandbox.run([sandbox.python, "-c", show])
+            listed = await sandbox.run(["find", "/python", "-maxdepth", "2"])
+            return shown.stdout + shown.stderr, listed.stdout
+
+    try:
+        shown, listed = anyio.run(main)
+    finally:
+        find_interpreter.cache_clear()
+    assert shown == b"/python True\n"
+    found = {name.removeprefix("/python").strip("/") for name in listed.decode().split()}
+    names = {str(path.relative_to(real)) for path in files}
+    assert found == {"", "bin", "lib", "lib/libz.so.1", *names}
+
+
 def test_a_cancelled_run_has_its_program_killed(use: Use) -> None:
     async def run(sandbox: Sandbox) -> None:
         with anyio.move_on_after(0.3):
@@ -125,7 +173,7 @@ def test_a_cancelled_run_has_its_program_killed(use: Use) -> None:
     use(run)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_a_started_program_is_written_to_and_read_from(use: Use, backend: str) -> None:
     async def run(sandbox: Sandbox) -> None:
         shell = await sandbox.start(["bash"])

@@ -42,6 +42,8 @@ from tests.scoring.examples import regex as of_regex
 from tests.scoring.examples import text as of_text
 from tests.scoring.examples import tool_calls as of_calls
 
+INSTALL = "([how to install it](../../README.md#install))"
+
 FOLDER = Path(__file__).parents[2] / "docs" / "graders"
 MADE = "<!-- Made by `python -m tests.scoring.pages` of tests/scoring/examples; not by hand. -->"
 
@@ -141,14 +143,14 @@ PAGES: Mapping[str, Page] = {
         "from heldout.scoring import Rubric, grade_pattern, part\n\n"
         'score_fn = Rubric(part(grade_pattern, name="polite", pattern=r"(?i)\\bplease\\b"))',
         (Table(of_regex.EXAMPLES, columns=("answer", "pattern")),),
-        note="Patterns run on RE2, which is linear in the text: `pip install 'heldout[patterns]'`.",
+        note=f"Patterns run on RE2, which is linear in the text: the extra `patterns` {INSTALL}.",
     ),
     "captured": Page(
         "What a pattern captures",
         (regex.grade_captured,),
         _correct("grade_captured", r', pattern=r"Answer: (\d+)"'),
         (Table(of_regex.CAPTURES, columns=("answer", "pattern, target")),),
-        note="Patterns run on RE2, which is linear in the text: `pip install 'heldout[patterns]'`.",
+        note=f"Patterns run on RE2, which is linear in the text: the extra `patterns` {INSTALL}.",
     ),
     "json": Page(
         "JSON of a schema",
@@ -157,7 +159,7 @@ PAGES: Mapping[str, Page] = {
         'schema = {"type": "object", "properties": {"city": {"type": "string"}}}\n'
         'score_fn = Rubric(part(grade_json, name="valid", schema=schema))',
         (Table(of_schema.EXAMPLES, columns=("answer", "schema")),),
-        note="It needs `pip install 'heldout[schemas]'`.",
+        note=f"It needs the extra `schemas` {INSTALL}.",
     ),
     "formats": Page(
         "Formats",
@@ -183,7 +185,7 @@ PAGES: Mapping[str, Page] = {
             Table(of_math.EXAMPLES),
             Table(of_math.LAST, "With `last=True`"),
         ),
-        note="It needs `pip install 'heldout[math]'`.",
+        note=f"It needs the extra `math` {INSTALL}.",
     ),
     "python": Page(
         "Python programs",
@@ -192,7 +194,7 @@ PAGES: Mapping[str, Page] = {
         'score_fn = Rubric(part(grade_python, name="correct"))  # ground_truth has the tests\n\n'
         "# Where a sample's metadata is a row of HumanEval:\n"
         'score_fn = Rubric(part(grade_python, name="correct", '
-        "tests=lambda s: human_eval_tests(s.metadata)))",
+        "tests=human_eval_tests))",
         (Table(of_code.EXAMPLES, columns=("answer", "tests")),),
         note="[Code](../code.md) has the forms of tests, and what cannot score. It needs a "
         "[sandbox](../sandbox.md).",
@@ -211,7 +213,7 @@ PAGES: Mapping[str, Page] = {
             ),
             Table(of_calls.SAME, "Equal arguments", ("arguments", "reference")),
         ),
-        note="Checking calls against schemas needs `pip install 'heldout[schemas]'`.",
+        note=f"Checking calls against schemas needs the extra `schemas` {INSTALL}.",
     ),
 }
 

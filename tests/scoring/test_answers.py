@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout.chat.reasoning import fenced
+from heldout._reasoning import fenced
 from heldout.scoring.answers import (
     Strength,
     answer_text,

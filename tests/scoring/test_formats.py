@@ -69,7 +69,7 @@ def test_options_that_mean_nothing_are_refused():
     with pytest.raises(InvalidInput, match="unit"):
         has_length("a", unit="tokens")
     for tags in ("think", [], ["<think>"]):
-        with pytest.raises(InvalidInput, match="tags are names"):
+        with pytest.raises(InvalidInput, match="tags must be names"):
             has_tags("a", tags=tags)
 
 

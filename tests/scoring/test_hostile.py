@@ -103,6 +103,7 @@ REPEATED = (
     *("<think></think>", "<think>", "</think>", "<answer>1", "<|channel|>final<|message|>"),
     *("```\n", " and ", "\0", "\ud800", "\u0301", "\u0301\u0316", "\u200d", "ﷺ"),
     *("a", "a ", "C or ", "A)\n", "A is correct ", "<!--"),
+    *("Wait, no, ", "no, it ", "No\n", "| A | correct |\n", "1 a (", "7? ", "option a "),
 )
 """What a long text is made of."""
 
@@ -294,8 +295,8 @@ ANSWERS = {
 UNFIT = {
     "half": "store: ",  # half a character is no text, and cannot be kept as one
     "no number": "correct: the target 'many' is not a number",
-    "no target": "correct: the target (ground_truth) is a number",
-    "a list": "correct: the target (ground_truth) is a number",
+    "no target": "correct: the target (ground_truth) must be a number",
+    "a list": "correct: the target (ground_truth) must be a number",
 }
 
 

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Message, Sample, Score, Trajectory
-from heldout._aio import settle
-from heldout._fingerprint import describe_callable, version_of
+from heldout._core.aio import settle
 from heldout.errors import InvalidInput, TaskFailed, TaskTimeout, WorkerDied, WorkerError
 from heldout.scoring import math as grader_of_math
 from heldout.scoring.grades import Grade
@@ -32,6 +31,8 @@ from heldout.scoring.math import (
 )
 from heldout.scoring.process_pool import Pool
 from heldout.scoring.rubric import Rubric, part
+from heldout.store.fingerprint import describe_callable, version_of
+from tests.conftest import both_loops
 from tests.scoring.examples import wrong_rows
 from tests.scoring.examples.math import EXAMPLES, LAST
 
@@ -40,7 +41,8 @@ BOMB = r"\boxed{9^{9^{9^{9}}}}"
 
 
 def test_examples_come_out_as_the_docs_say() -> None:
-    assert wrong_rows(EXAMPLES, grade_math_sync) == []
+    # More than the default time: what is shown here is what is right, on a busy machine, too.
+    assert wrong_rows(EXAMPLES, partial(grade_math_sync, seconds=60)) == []
 
 
 def test_with_last_the_last_expression_counts_where_nothing_is_stated() -> None:
@@ -140,7 +142,7 @@ def test_without_math_verify_the_module_is_imported_and_its_graders_name_the_ext
     monkeypatch.setattr(grader_of_math, "_pool", None)
     monkeypatch.setattr(grader_of_math, "find_spec", lambda name: None)
     for asked in (lambda: grade_math_sync("1", "1"), math_identity, lambda: version_of(grade_math)):
-        with pytest.raises(InvalidInput, match=r"pip install 'heldout\[math\]'"):
+        with pytest.raises(InvalidInput, match="pip install 'math-verify>="):
             asked()
 
 
@@ -150,7 +152,7 @@ def test_importing_it_loads_neither_sympy_nor_math_verify() -> None:
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_in_a_rubric_it_is_a_metric_with_what_was_extracted(backend: str) -> None:
     rubric = Rubric(part(grade_math, name="equal", decimals=3), part(grade_math_sync, weight=0))
     trajectory = Trajectory((Message("assistant", r"<think>\boxed{3}</think>\boxed{1/2}"),))

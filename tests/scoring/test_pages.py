@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import heldout.scoring
-from heldout._fingerprint import version_of
+from heldout.store.fingerprint import version_of
 from tests.scoring.examples import Example
 from tests.scoring.pages import FOLDER, PAGES, Table, cell, page, table, write
 

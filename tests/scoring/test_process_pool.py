@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput, TaskFailed, TaskTimeout, WorkerDied
 from heldout.scoring.process_pool import Pool
+from tests.conftest import both_loops
+from tests.sandbox.stall import below
 
 pytestmark = pytest.mark.integration
 TASKS = "tests.scoring.pool_tasks"
@@ -155,6 +157,29 @@ def test_a_task_over_its_time_is_killed(pool: Pool, function: str, arguments: li
     with pytest.raises(TaskTimeout):
         pool.submit(function, *arguments, seconds=0.2).result(60)
     assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
+
+
+STALLED = """
+import sys
+from heldout.scoring.process_pool import Pool
+
+pool = Pool(1)
+pool.run_sync("math:sqrt", 4, seconds=60)
+print(pool.run_sync("tests.scoring.pool_tasks:wait_twice", sys.argv[1], seconds=3))
+"""
+
+
+def test_a_machine_that_stood_still_is_no_task_over_its_time(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    with start_python("-c", STALLED, str(begun)) as host:
+        wait_for(begun)
+        stopped = sorted({host.pid} | below(host.pid))
+        assert len(stopped) == 2
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in stopped:
+                os.kill(pid, number)
+            time.sleep(5.0 if number == signal.SIGSTOP else 0)
+        assert host.communicate()[0] == "True\n"
 
 
 @pytest.mark.parametrize(
@@ -344,7 +369,7 @@ def test_a_script_without_a_main_guard_is_not_imported_by_its_workers(tmp_path: 
 # --- Threads and event loops ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_event_loops_wait_without_being_blocked(pool: Pool, backend: str, tmp_path: Path) -> None:
     """The task ends only if the loop goes on while it is waited for."""
     begun, release = tmp_path / "begun", tmp_path / "release"
@@ -365,7 +390,7 @@ def test_event_loops_wait_without_being_blocked(pool: Pool, backend: str, tmp_pa
     anyio.run(main, backend=backend)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_a_cancelled_wait_ends_at_once_and_unstarted_work_is_never_done(
     backend: str, tmp_path: Path
 ) -> None:

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from heldout import EvalConfig, Message, Metric, Sample, Score, Stop, Trajectory, evaluate
-from heldout._fingerprint import describe_callable
 from heldout.analysis import compare
 from heldout.errors import (
     FatalEndpointError,
@@ -40,7 +39,8 @@ from heldout.scoring import (
     is_json,
     part,
 )
-from tests.conftest import RunEval, make_samples
+from heldout.store.fingerprint import describe_callable
+from tests.conftest import RunEval, both_loops, make_samples
 
 SAMPLE = Sample("s", {"question": "2 + 2?"}, 4, {"level": "easy"})
 
@@ -57,15 +57,15 @@ def score(rubric: Rubric, text: str = "Answer: 4", **how: Any) -> Score:
     return given
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def wait(request: pytest.FixtureRequest) -> Callable[..., Any]:
+@pytest.fixture
+def wait(backend: str) -> Callable[..., Any]:
     def run(rubric: Rubric, text: str = "Answer: 4") -> Any:
         async def settled() -> Any:
             given = rubric(said(text), SAMPLE)
             assert inspect.isawaitable(given)
             return await given
 
-        return anyio.run(settled, backend=request.param)
+        return anyio.run(settled, backend=backend)
 
     return run
 
@@ -176,7 +176,7 @@ def test_options_are_handed_to_the_function() -> None:
     ("make", "match"),
     [
         (lambda: Rubric(), "at least one part"),
-        (lambda: Rubric(3), "is a function, got 3"),  # type: ignore[arg-type]
+        (lambda: Rubric(3), "must be a function, got 3"),  # type: ignore[arg-type]
         (
             lambda: Rubric(part(len, weight=0, name="a", obj="x")),
             "does not say what it takes by name",
@@ -184,17 +184,17 @@ def test_options_are_handed_to_the_function() -> None:
         (lambda: part(lambda a, b: 1, name="x"), "asks for 'a'. A part may ask for answer, text"),
         (lambda: part(lambda: 1), "part(function, name='correct') names it"),
         (lambda: part(grade_number, tolerance=1), "no option 'tolerance'; it takes answer, target"),
-        (lambda: part(grade_number, weight=-1), "weight is a number >= 0, got -1"),
-        (lambda: part(grade_number, weight=math.nan), "weight is a number >= 0"),
+        (lambda: part(grade_number, weight=-1), "weight must be a number >= 0, got -1"),
+        (lambda: part(grade_number, weight=math.nan), "weight must be a number >= 0"),
         (lambda: Rubric(grade_number, grade_number), "two parts are named 'number'"),
         (lambda: Rubric(part(grade_number, weight=0)), "no part counts"),
         (lambda: part(dict, name="x"), "does not say what it takes"),
         (lambda: part(grade_pattern, pattern="(?<=a)b("), "part 'pattern': pattern '(?<=a)b('"),
         (lambda: part(grade_captured, pattern="("), "part 'captured': pattern '('"),
         (lambda: part(grade_json, schema={"type": "objekt"}), "part 'json': "),
-        (lambda: part(has_length, unit="word"), "unit is characters, words or lines"),
-        (lambda: part(is_json, kind="dict"), "kind is any, object or list"),
-        (lambda: part(has_tags, tags="answer"), "tags are names such as"),
+        (lambda: part(has_length, unit="word"), "unit must be characters, words or lines"),
+        (lambda: part(is_json, kind="dict"), "kind must be any, object or list"),
+        (lambda: part(has_tags, tags="answer"), "tags must be names such as"),
     ],
 )
 def test_a_rubric_that_cannot_be_meant_is_refused_when_it_is_made(
@@ -208,6 +208,7 @@ def test_a_rubric_that_cannot_be_meant_is_refused_when_it_is_made(
 # --- Async parts --------------------------------------------------------------------------------
 
 
+@both_loops
 def test_async_parts_run_at_the_same_time(wait: Callable[..., Any]) -> None:
     under_way, most = 0, 0
 
@@ -233,6 +234,7 @@ def test_a_plain_function_may_return_something_to_await(wait: Callable[..., Any]
     assert wait(Rubric(part(lambda: later(), name="a"))).metrics[0].metadata == {"extracted": "4"}
 
 
+@both_loops
 def test_one_that_raises_is_the_error_and_the_others_are_given_up(
     wait: Callable[..., Any],
 ) -> None:
@@ -330,7 +332,7 @@ def test_what_a_rubric_is_known_by_is_stored_with_the_report(run_eval: RunEval) 
         "name": "correct",
         "weight": 2,
         "function": "grade_number",
-        "version": 6,
+        "version": 7,
         "options": {"relative": 0.5},
     }
     assert (length["name"], length["function"]) == ("len_of", "len_of")

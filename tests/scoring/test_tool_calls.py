@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout._fingerprint import version_of
 from heldout.errors import InvalidInput
 from heldout.scoring.tool_calls import (
     ResponseCalls,
@@ -19,6 +18,7 @@ from heldout.scoring.tool_calls import (
     tools_of,
 )
 from heldout.stats import wilson
+from heldout.store.fingerprint import version_of
 from heldout.types import Completion, Message, Sample, Stop, ToolCall, ToolSpec, Trajectory
 from tests.scoring.examples import wrong_rows
 from tests.scoring.examples.tool_calls import BFCL, FOLDED, GRADED, PARAMETERS, SAME, TOOL, VALID

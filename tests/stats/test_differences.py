@@ -167,24 +167,48 @@ def test_all_ties_leave_an_interval_around_zero(n: int) -> None:
     assert found.interval is not None
     assert found.interval.high == pytest.approx(expected)
     assert found.interval.low == pytest.approx(-expected)
-    assert found.p_value == found.exact_p_value == 1
+    assert found.p_value == 1
     assert (found.ties, found.stayed_passing, found.gained) == (n, n, 0)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", [2, 5, 6])
 def test_all_wins_leave_an_interval_that_ends_at_one(n: int) -> None:
     found = paired_difference([0] * n, [1] * n)
     assert found.interval is not None
     assert found.interval.high == 1
-    assert (found.interval.low > 0) == (n >= 4)  # where McNemar's z, sqrt(n), is above 1.96
-    assert found.exact_p_value == pytest.approx(2 * 0.5**n)
-    assert found.p_value == pytest.approx(math.erfc(math.sqrt(n / 2)))
+    assert (found.interval.low > 0) == (n >= 6)
+    assert found.p_value == pytest.approx(2 * 0.5**n)
 
 
 def test_clusters_leave_no_exact_test() -> None:
     a, b = outcomes(3, 1, 4)
-    assert paired_difference(a, b, clusters=[0, 0, 1, 1, 2, 2, 3, 3]).exact_p_value is None
-    assert paired_difference(a, b, clusters=list(range(8))).exact_p_value is not None
+    assert paired_difference(a, b, clusters=[0, 0, 1, 1, 2, 2, 3, 3]).test == "score"
+    assert paired_difference(a, b, clusters=list(range(8))).test == "exact"
+
+
+def test_of_plain_rates_the_exact_test_decides_and_the_interval_says_the_same() -> None:
+    found = paired_difference(*outcomes(12, 4, 84))
+    assert found.p_value == pytest.approx(scipy_stats.binomtest(4, 16).pvalue)
+    plain = tango_interval(12, 4, 100, Z)
+    assert plain.low > 0  # McNemar's score test has p = 0.0455, the exact one 0.0768
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == (0.0, plain.high)
+    assert found.bound_interval(0.95) == plain
+    fallen = paired_difference(*outcomes(4, 12, 84)).interval
+    assert fallen is not None
+    assert (fallen.low, fallen.high) == (-plain.high, 0.0)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999, 0.9995])
+def test_the_interval_leaves_out_0_exactly_where_the_exact_test_rejects(confidence: float) -> None:
+    for wins in range(14):
+        for losses in range(14):
+            found = paired_difference(*outcomes(wins, losses, 20), confidence=confidence)
+            assert found.interval is not None
+            assert found.p_value is not None
+            leaves_out = found.interval.low > 0 or found.interval.high < 0
+            assert leaves_out == (found.p_value < 1 - confidence), (wins, losses)
+            assert found.interval.low <= found.difference <= found.interval.high
 
 
 def test_the_repeats_of_one_question_that_all_tie_count_as_one_pair() -> None:
@@ -382,13 +406,13 @@ def test_over_many_slices_without_a_difference_one_in_twenty_runs_has_a_false_on
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        ([], [], "a is a list of numbers, at least one"),
+        ([], [], "a must be a list of numbers, at least one"),
         ([1.0, None], [1.0, 2.0], r"a\[1\] is nan"),
         ([1.0, 2.0], [1.0, math.nan], r"b\[1\] is .*nan"),
         ([1.0, math.inf], [1.0, 2.0], r"a\[1\] is .*inf"),
         ([1.0, 1e200], [1.0, 2.0], r"a\[1\] is .*1e\+200"),
-        (["1.0", "2.0"], [1.0, 2.0], "a is a list of numbers"),
-        ([[1.0, 2.0]], [1.0, 2.0], r"a is a list .*shape \(1, 2\)"),
+        (["1.0", "2.0"], [1.0, 2.0], "a must be a list of numbers"),
+        ([[1.0, 2.0]], [1.0, 2.0], r"a must be a list .*shape \(1, 2\)"),
         ([1.0], [1.0, 2.0], "a has 1 values and b has 2"),
     ],
 )

@@ -17,6 +17,7 @@ from heldout.stats.power import (
     RequiredSamples,
     VarianceComponents,
     detectable_difference,
+    exact_power,
     expected_difference,
     measured_difference,
     minimum_detectable,
@@ -294,8 +295,31 @@ def test_a_rate_difference_that_is_called_detectable_is_detected_with_80_percent
     random = np.random.default_rng(0)
     draws = random.multinomial(n, [both + found, both, 1 - 2 * both - found], size=4000)
     won, lost = draws[:, 0], draws[:, 1]
-    seen = (won - lost) / np.sqrt(np.maximum(won + lost, 1)) > 1.96
-    assert 0.76 <= figure(seen.mean()) <= 0.96
+    seen = (scipy_stats.binom.cdf(lost, won + lost, 0.5) < 0.025) & (won > lost)
+    assert figure(seen.mean()) == pytest.approx(0.8, abs=0.02)  # a standard error is 0.006
+
+
+@pytest.mark.parametrize(
+    ("n", "differ", "effect"),
+    [(50, 0.15, 0.15), (400, 0.05, 0.03), (30, 1.0, 0.5), (30, 1.0, 1.0), (900, 0.44, 0.06)],
+)
+@pytest.mark.parametrize("alpha", [0.05, 0.001])
+def test_the_power_of_the_exact_test_is_that_of_its_binomial_tails(
+    n: int, differ: float, effect: float, alpha: float
+) -> None:
+    pairs = np.arange(n + 1)
+    # The least count of wins whose upper tail is below alpha / 2.
+    critical = scipy_stats.binom.isf(alpha / 2, pairs, 0.5) + 1
+    rejected = scipy_stats.binom.sf(critical - 1, pairs, (differ + effect) / (2 * differ))
+    expected = (scipy_stats.binom.pmf(pairs, n, differ) * rejected).sum()
+    assert exact_power(n, differ, effect, alpha) == pytest.approx(expected, abs=1e-8)
+
+
+def test_among_many_pairs_the_power_of_the_exact_test_is_nearly_the_normal_one() -> None:
+    """Beyond 400 pairs that differ the sum is left: on both sides of it the power is one."""
+    summed, normal = (exact_power(800, differ, 0.05, 0.05) for differ in (0.4999, 0.5001))
+    assert summed == pytest.approx(normal, abs=2e-3)
+    assert exact_power(10**12, 1e-10, 1e-10, 0.05) == pytest.approx(1.0)  # hundred of them, all won
 
 
 @given(st.integers(2, 60), st.data())

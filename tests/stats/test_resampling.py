@@ -14,8 +14,10 @@ from heldout.stats import resampling as module
 from heldout.stats.resampling import (
     Statistic,
     bootstrap,
+    bootstrap_difference,
     bootstrap_improvement,
     compute_statistic,
+    count_resamples,
     improvement_probability,
     resample,
 )
@@ -37,7 +39,7 @@ def direct(scores: Any, statistic: Statistic, repetitions: int, seed: int) -> An
     found: Any = {
         "interquartile_mean": lambda drawn: stats.trim_mean(drawn, 0.25, axis=None),
         "mean": np.mean,
-        "median": lambda drawn: np.median(drawn.mean(axis=0)),
+        "median": lambda drawn: np.median(drawn if drawn.shape[1] == 1 else drawn.mean(axis=0)),
         "optimality_gap": lambda drawn: 1 - np.minimum(drawn, 1).mean(),
     }[statistic]
     return np.array(
@@ -269,9 +271,49 @@ def test_other_wrong_arguments_are_refused() -> None:
         bootstrap_improvement(scores, [[0.0]])
     with pytest.raises(InvalidInput, match="repetitions is 0"):
         bootstrap(scores, repetitions=0)
-    with pytest.raises(InvalidInput, match="confidence is between 0 and 1.*got 95"):
+    with pytest.raises(InvalidInput, match="confidence must be between 0 and 1.*got 95"):
         bootstrap(scores, repetitions=10, confidence=95)
     with pytest.raises(InvalidInput, match="no statistic 'iqm'.*interquartile_mean"):
         bootstrap(scores, "iqm", repetitions=10)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="at most 1e"):
         bootstrap([[1e308], [-1e308]])
+
+
+# --- Few runs -----------------------------------------------------------------------------------
+
+
+def test_the_median_of_three_runs_is_a_median() -> None:
+    scores = np.array([[0.2], [0.9], [0.3]])
+    assert compute_statistic(scores, "median") == 0.3
+    values = resample(scores, "median", repetitions=4000, seed=2)
+    assert {*values.tolist()} == {0.2, 0.3, 0.9}
+    # Two or three of three draws are the lowest: 7 of 27.
+    assert (values == 0.2).mean() == pytest.approx(7 / 27, abs=0.03)
+    even = resample(np.array([[0.0], [1.0]]), "median", repetitions=400)
+    assert {*even.tolist()} == {0.0, 0.5, 1.0}
+
+
+def test_few_runs_have_few_resamples_so_two_seeds_may_end_at_the_same_two_of_them() -> None:
+    """Three runs of one task: ten resamples, and 1 of 27 draws the lowest run three times."""
+    assert [count_resamples(3, tasks) for tasks in (1, 2)] == [10, 100]
+    scores = np.array([[0.2], [0.9], [0.3]])
+    drawn = [resample(scores, "mean", repetitions=300, seed=seed) for seed in (0, 1)]
+    assert not np.array_equal(*drawn)  # the seed is used
+    assert len(np.unique(np.round(drawn[0], 9))) == 10
+    found = [bootstrap(scores, "mean", repetitions=300, seed=seed).interval for seed in range(20)]
+    assert len({*found}) <= 6  # with twenty seeds
+
+
+def test_a_difference_is_of_sides_that_are_drawn_independently() -> None:
+    rng = np.random.default_rng(5)
+    x, y = rng.normal(0.6, 0.1, (8, 3)), rng.normal(0.5, 0.1, (6, 3))
+    found = bootstrap_difference(x, y, "mean", repetitions=4000)
+    assert found.value == pytest.approx(x.mean() - y.mean())
+    assert found.interval is not None
+    error = math.hypot(*(np.sqrt((s.var(axis=0) / len(s)).sum()) / 3 for s in (x, y)))
+    assert found.interval.high - found.interval.low == pytest.approx(2 * 1.96 * error, rel=0.06)
+    same = bootstrap_difference(x, x, "mean", repetitions=4000).interval
+    assert same is not None  # drawn alike, equal sides would never differ
+    assert same.low < -0.02
+    assert same.high > 0.02
+    assert bootstrap_difference(x, y[:1], "mean", repetitions=10).interval is None

@@ -170,6 +170,31 @@ def test_a_rise_that_is_over_is_not_improving_for_ever() -> None:
     assert not any("regressing" in row for row in said)
 
 
+@pytest.mark.parametrize("n", [64, 200])
+def test_a_curve_that_has_stopped_rising_is_seldom_improving_though_it_has_improved(n: int) -> None:
+    rng = np.random.default_rng(1)
+    levels = [*np.linspace(0.2, 0.7, 8), *[0.7] * 3]  # evals at steps 0, 40 … 400: flat since 280
+    found = [judge(steady(levels, n, rng), effect=0.05, bounds=(0, 1)) for _ in range(40)]
+    assert sum(verdict.kind == "improving" for verdict in found) <= 8
+    stopped = next(v for v in found if v.decided and v.decided.reference == "recent")
+    assert (stopped.kind, stopped.decided.old, stopped.decided.new) == (
+        "inconclusive",
+        (7, 8),
+        (9, 10),
+    )
+    starts = [v.start for v in found if v.start is not None and v.start.gain is not None]
+    assert sum(start.gain.sign > 0 for start in starts if start.gain) >= 39
+    assert (starts[0].old, starts[0].new) == ((0, 4), (6, 10))
+
+
+def test_a_ceiling_is_not_improving() -> None:
+    row = np.random.default_rng(2).random(64) < 0.5
+    rows = np.vstack([row, row | (np.arange(64) < 32), *np.ones((9, 64))]).astype(float)
+    said = kinds(rows, bounds=(0, 1))
+    assert said[2] == "improving"  # it has just got there
+    assert "improving" not in said[5:]
+
+
 def test_a_rise_that_the_latest_point_contradicts_is_inconclusive_and_names_both() -> None:
     rng = np.random.default_rng(10)
     rows = steady([*np.linspace(0.4, 0.6, 13), 0.47], 200, rng)
@@ -379,7 +404,7 @@ def test_a_row_that_came_late_is_compared_and_costs_no_look() -> None:
         assert here.gain is not None
         assert there.gain is not None
         assert here.gain.estimate == there.gain.estimate
-    assert late.counts == {"previous": 12, "trend": 11, "peak": 10}
+    assert late.counts == {"previous": 12, "trend": 11, "peak": 10, "start": 12}
     assert late.verdict.alpha_spent == judge(rows[:13], effect=0.1).alpha_spent
 
 
@@ -404,10 +429,14 @@ def test_verdicts_do_not_depend_on_the_scale_of_rewards_and_turn_with_their_sign
     rng = np.random.default_rng(seed)
     rows = steady(np.linspace(0.2, 0.8, 12).tolist(), 40, rng)
     same = monitor(rows * factor + shift, effect=1e-9)
-    turned = {"improving": "regressing", "regressing": "improving", "inconclusive": "inconclusive"}
     plain = [v.kind for v in monitor(rows, effect=1e-9)]
     assert [v.kind for v in same] == plain
-    assert [v.kind for v in monitor(-rows, effect=1e-9)] == [turned[kind] for kind in plain]
+    turned = [v.kind for v in monitor(-rows, effect=1e-9)]
+    # A rise that has stopped is not improving; a fall that has is regressing.
+    pairs = {("improving", "regressing"), ("regressing", "improving")}
+    pairs |= {("inconclusive", kind) for kind in ("inconclusive", "regressing")}
+    pairs |= {(kind, "inconclusive") for kind in ("inconclusive", "regressing")}
+    assert set(zip(plain, turned, strict=True)) <= pairs
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from heldout import Completion, EvalReport, Message, Metric, Sample, Score, Traj
 from heldout.errors import InvalidInput
 
 COLUMNS = [
-    *("id", "repeat", "question", "answer", "ground_truth", "extracted", "reward", "passed"),
+    *("sample_id", "repeat", "question", "answer", "ground_truth", "extracted", "reward", "passed"),
     *("metric.correct", "metric.length"),
     *("prompt_tokens", "completion_tokens", "seconds", "truncated", "error"),
     *("metadata.level", "metadata.mixed"),
@@ -83,5 +83,5 @@ def test_a_missing_package_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     make = {"pandas": report.to_pandas, "polars": report.to_polars, "pyarrow": report.to_arrow}
-    with pytest.raises(InvalidInput, match=f"pip install {package}$"):
+    with pytest.raises(InvalidInput, match=f"pip install '{package}>=[0-9.]+'$"):
         make[package]()

@@ -126,7 +126,7 @@ REFUSED = {
     "an unknown end": with_trajectory(stop=Stop("fate")),
     "a limit that is no text": with_trajectory(stop=Stop("limit", 3)),
     "a flag that is none": with_trajectory(stop=Stop(truncated="yes")),
-    "a token id that is a text": with_trajectory(tokens=TokenTrace(("x",), (), (), ())),
+    "a token id that must be a text": with_trajectory(tokens=TokenTrace(("x",), (), (), ())),
     "a NaN log-probability": with_trajectory(tokens=TokenTrace((1,), (2,), (NAN,), (1,))),
     "an infinite log-probability": with_trajectory(
         tokens=TokenTrace((1,), (2,), (-float("inf"),), (1,))

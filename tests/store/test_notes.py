@@ -13,7 +13,15 @@ from heldout import EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.errors import DamagedJournal, InvalidInput, RunBusy, RunDirectoryError
 from heldout.store import notes as notes_file
 from heldout.store.jsonl import LineWriter
-from heldout.store.notes import NOTES, Note, count_labels, read_notes, repair_notes, write_note
+from heldout.store.notes import (
+    NOTES,
+    Note,
+    NoteChanged,
+    count_labels,
+    read_notes,
+    repair_notes,
+    write_note,
+)
 from heldout.store.run_dir import RunDir
 
 
@@ -39,6 +47,20 @@ def test_the_last_line_of_an_attempt_holds_and_an_empty_one_takes_it_away(run: R
     write_note(run, second, "", "")
     assert [*read_notes(run)] == [("q", 0)]
     assert run.notes.read_bytes().count(b"\n") == 5  # with the header: nothing is overwritten
+
+
+def test_a_note_is_not_written_over_another_one_than_was_to_be_replaced(run: RunDir) -> None:
+    write_note(run, answer_of("a"), "correct", "", was=("", ""))
+    written = run.notes.read_bytes()
+    for was in (("", ""), ("correct", "but long")):
+        with pytest.raises(NoteChanged):
+            write_note(run, answer_of("a"), "incorrect", "", was=was)
+        assert run.notes.read_bytes() == written
+    write_note(run, answer_of("a"), "correct", "", was=("", ""))  # what is there already
+    write_note(run, answer_of("a"), "incorrect", "", was=("correct", ""))
+    write_note(run, answer_of("a"), "", "", was=("incorrect", ""))
+    write_note(run, answer_of("a", repeat=1), "correct", "", was=("", ""))
+    assert [note.repeat for note in read_notes(run).values()] == [1]
 
 
 def test_a_note_knows_the_answer_that_it_is_about(run: RunDir) -> None:

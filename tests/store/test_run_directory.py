@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Stop, Trajectory
+from heldout._core.prices import Price
 from heldout.analysis import compare, summarize
 from heldout.errors import (
     DamagedJournal,
@@ -26,8 +27,7 @@ from heldout.errors import (
     StorageFull,
     UnknownFormat,
 )
-from heldout.prices import Price
-from heldout.store import run_dir
+from heldout.store import jsonl, run_dir
 from heldout.store.journal import JournalWriter, in_order, lines, repair, superseded
 from heldout.store.run_dir import ModelUsage, RunDir, RunInfo, RunUsage
 from heldout.store.runs import find_run, read_entry
@@ -358,7 +358,7 @@ def test_a_new_file_is_made_under_a_name_that_nobody_can_plant(
     monkeypatch.setattr("secrets.token_hex", lambda size: "00" * size)
     (tmp_path / f".run.json.{'00' * 8}.tmp").symlink_to(theirs)
     with pytest.raises(RunDirectoryError, match="run.json: File exists"):
-        run_dir.replace_file(tmp_path / "run.json", b"{}")
+        jsonl.replace_file(tmp_path / "run.json", b"{}")
     assert theirs.read_text() == "theirs"
 
 

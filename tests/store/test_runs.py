@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from heldout.cli.list import remove_run
+from heldout.cli.main import cli
 from heldout.errors import InvalidInput, RunDirectoryError, SystemicFailure
 from heldout.store import run_dir
 from heldout.store.journal import JournalWriter
+from heldout.store.numbers import COUNTER
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir, RunInfo, package_versions, redact_command
-from heldout.store.runs import find_run, list_history, list_runs, new_run_dir
+from heldout.store.runs import find_run, list_history, list_runs, new_run_dir, run_directory
 from heldout.types import EvalResult, Metric, Sample, Score, Trajectory
 from tests.conftest import RunEval, make_samples
 
@@ -36,7 +42,7 @@ def save(
     EvalReport([result], {}, dict(config)).save(path)
     run = RunDir(path)
     info = run.read_info()
-    info.started = started
+    info.started, info.number = started, None  # as an earlier version wrote it
     run.write_info(info)
     return path
 
@@ -72,15 +78,103 @@ def test_the_tenth_run_of_one_second_is_later_than_the_second() -> None:
     ]
 
 
+def answered(name: str) -> Path:
+    """A run of that name with an answer, as `heldout run` makes it."""
+    path = new_run_dir(name, Path("outputs/evals"))
+    result = EvalResult("a", Sample("a", {}), Trajectory(()), Score((Metric("m", 1.0, 1.0),)))
+    EvalReport([result], {}, {}).save(path)
+    return path
+
+
+def number_of(path: Path) -> int | None:
+    return RunDir(path).read_info().number
+
+
+def test_a_number_stays_with_its_run_whatever_becomes_of_the_others() -> None:
+    paths = [answered("quiz") for _ in range(3)]
+    remove_run(paths[0])
+    remove_run(paths[2])
+    assert find_run("quiz@2") == paths[1]
+    with pytest.raises(RunDirectoryError, match=r"there is no quiz@1; there is @2$"):
+        find_run("quiz@1")
+    assert number_of(answered("quiz")) == 4
+    for path in list_history(Path("outputs/evals/quiz")):
+        remove_run(path)
+    assert number_of(answered("quiz")) == 5
+
+
+def test_a_try_without_an_answer_takes_no_number(
+    run_eval: RunEval, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(messages: object) -> str:
+        raise ValueError("no")
+
+    def run(**settings: object) -> Path:
+        path = new_run_dir("quiz", folder)
+        with suppress(SystemicFailure):
+            run_eval(
+                make_samples(3), output_dir=str(folder / "quiz"), experiment_name=path.name,
+                **settings,
+            )  # fmt: skip
+        return path
+
+    assert [number_of(run(endpoint=refuses)), number_of(run())] == [0, 1]
+    assert [number_of(run(endpoint=refuses)), number_of(run())] == [0, 2]
+    tried, first, again, second = sorted((folder / "quiz").glob("2*"))
+    assert find_run(folder / "quiz@1") == first
+    assert find_run(folder / "quiz") == second
+    assert {number_of(tried), number_of(again)} == {0}
+
+
+def test_runs_without_a_stored_number_keep_their_order_and_new_ones_come_after() -> None:
+    for start in (SECOND, FIRST):
+        save(f"quiz/{start}")
+    path = answered("quiz")
+    assert number_of(path) == 3
+    assert [find_run(f"quiz@{n}").name for n in (1, 2, 3)] == [FIRST, SECOND, path.name]
+
+
+def test_a_copied_folder_goes_on_with_its_numbers() -> None:
+    first = answered("quiz")
+    remove_run(answered("quiz"))
+    shutil.copytree("outputs/evals/quiz", "outputs/evals/copy")
+    assert number_of(answered("copy")) == 3
+    (Path("outputs/evals/copy") / COUNTER).unlink()  # of its runs alone
+    assert number_of(answered("copy")) == 4
+    shutil.copytree(first, f"outputs/evals/copy/{FIRST}")
+    with pytest.raises(RunDirectoryError, match="2 runs of copy have the number 1"):
+        find_run("copy@1")
+
+
+def test_a_number_may_have_any_length_and_a_date_has_a_dash() -> None:
+    path = answered("quiz")
+    info = RunDir(path).read_info()
+    info.number = 2026
+    RunDir(path).write_info(info)
+    assert number_of(answered("quiz")) == 2027
+    save(f"quiz/{FIRST}")
+    assert find_run("quiz@2026") == path
+    assert find_run("quiz@2026-11-14").name == FIRST
+
+
+def draw(_: int) -> int | None:
+    return number_of(answered("quiz"))
+
+
+def test_runs_that_start_at_once_get_different_numbers() -> None:
+    with ProcessPoolExecutor(4) as pool:
+        assert sorted(pool.map(draw, range(12))) == list(range(1, 13))  # type: ignore[type-var]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("capitals@4", "there is no capitals@4: there are 2 runs of capitals, from @1"),
+        ("capitals@4", "there is no capitals@4; there are @1 to @2"),
         ("capitals@0", "there is no capitals@0"),
-        ("capitals@2025", f"no run of capitals began at 2025…; there are {FIRST}, {SECOND}"),
+        ("capitals@2025-", f"no run of capitals began at 2025-…; there are {FIRST}, {SECOND}"),
         ("capital", "there is no run at capital, nor at outputs/evals/capital; did you mean capit"),
         ("capital@1", "there is no run at capital, nor at outputs/evals/capital; did you mean cap"),
-        ("plain@2", "outputs/evals/plain is one run, so there is no @2 of it"),
+        ("plain@2", "outputs/evals/plain is a single run, so there is no @2 of it"),
         ("outputs", "outputs is not a run itself; name one in it: outputs/evals/plain"),
         ("sweep", "there is no run at sweep"),
         ("outputs/evals/sweep", "is not a run itself; name one in it: outputs/evals/sweep/seed0, "),
@@ -112,6 +206,47 @@ def test_a_run_directory_of_that_very_name_is_a_run_among_the_others() -> None:
     earlier = save(f"capitals/{FIRST}")
     assert find_run("capitals") == later
     assert [find_run(f"capitals@{i}") for i in (1, 2, 3)] == [earlier, own, later]
+
+
+def test_a_path_is_that_directory_whatever_was_run_under_its_name_since() -> None:
+    own = save("math_500_a", reward=1.0, started="2026-11-14T00:00:00Z")
+    later = save(f"math_500_a/{SECOND}", reward=0.0)
+    for path in (own, str(own), own.absolute(), f"{own}/", f"./{own}"):
+        assert find_run(path) == Path(path)
+        assert EvalReport.load(path).summary["mean"] == 1.0
+    assert EvalReport.load("math_500_a").summary["mean"] == 0.0
+    assert find_run(f"{own}@2") == find_run("math_500_a@2") == later
+    # A directory that holds no run itself is the latest in it.
+    other = save(f"math_500_b/{FIRST}", reward=0.5)
+    assert find_run(other.parent) == find_run("math_500_b") == other
+    found = sorted(Path("outputs/evals").glob("math_500_*"))
+    assert [EvalReport.load(path).summary["mean"] for path in found] == [1.0, 0.5]
+    assert {*Path("outputs/evals").glob("math_500_*/20*")} == {later, other}
+
+
+def test_every_command_takes_a_path_for_that_directory(folder: Path) -> None:
+    own = save("quiz", reward=1.0, started="2026-11-14T00:00:00Z")
+    later = save(f"quiz/{SECOND}", reward=0.0)
+
+    def shown(*arguments: str) -> str:
+        result = CliRunner().invoke(cli, [*arguments])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    for path, mean in ((str(own), 1.0), (f"./{own}", 1.0), ("quiz", 0.0), ("quiz@1", 1.0)):
+        assert json.loads(shown("show", path, "--json"))["summary"]["mean"] == mean, path
+        rows = shown("sql", path, "select reward from results", "--json")
+        assert f"{mean}" in rows, path
+    shown("rm", str(own), "--yes")
+    assert not RunDir(own).exists()
+    assert RunDir(later).exists()
+
+
+def test_resuming_a_name_goes_on_with_its_latest_run() -> None:
+    save("quiz", started="2026-11-14T00:00:00Z")
+    later = save(f"quiz/{SECOND}")
+    with run_directory("outputs/evals", "quiz", resume=True) as path:
+        assert path == later
 
 
 def test_a_directory_may_have_an_at_in_its_name() -> None:

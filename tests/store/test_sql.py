@@ -12,10 +12,11 @@ import pytest
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory, Usage
 from heldout.errors import InvalidInput, InvalidQuery
 from heldout.store import columns
-from heldout.store.columns import summarize_results, table_of
+from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.sql import query
+from heldout.store.tables import table_of
 
 
 def result(i: int, repeat: int = 0) -> EvalResult:
@@ -57,13 +58,17 @@ def test_results_are_a_table_whatever_they_are_read_from(report: EvalReport) -> 
     assert rows(report, "select count(*), sum(reward), count(error), sum(passed) from results") == [
         (24, 16.0, 2, 16)
     ]
-    assert rows(report, "from results select id, repeat, reward, error limit 2 offset 13") == [
+    assert rows(
+        report, "from results select sample_id, repeat, reward, error limit 2 offset 13"
+    ) == [
         ("s6", 1, 1.0, None),
         ("s7", 0, None, "it broke"),
     ]
     grouped = "select metadata.level, avg(metrics.length) from results group by all order by 1"
     assert rows(report, grouped) == [("easy", 4.5), ("hard", 41 * 2 / 14)]
-    assert rows(report, "select prompt_tokens, metadata.turns from results where id = 's3'") == [
+    assert rows(
+        report, "select prompt_tokens, metadata.turns from results where sample_id = 's3'"
+    ) == [
         (3, 1),
         (3, 1),
     ]
@@ -86,7 +91,7 @@ def test_means_have_the_denominators_of_the_summary_or_say_theirs(report: EvalRe
 
 def test_texts_are_there_where_they_are_named(report: EvalReport) -> None:
     texts = "select prompt, answer, ground_truth from results"
-    (row,) = rows(report, f"{texts} where id='s5' and repeat=1")
+    (row,) = rows(report, f"{texts} where sample_id='s5' and repeat=1")
     assert row == ("Be brief.\n\nWhat is 5?", "It is 5.", "5")
     with query(report, "select * from results") as found:
         assert not {"prompt", "answer", "ground_truth"} & {*found.columns}
@@ -136,7 +141,7 @@ def test_a_mistake_is_told_in_duckdbs_words_on_one_line() -> None:
     with pytest.raises(InvalidQuery, match="syntax error"):
         rows(report, "selec")
     with pytest.raises(InvalidQuery, match="convert string 's0'"):
-        rows(report, "select id::int from results")
+        rows(report, "select sample_id::int from results")
 
 
 def test_names_from_a_run_are_names_and_nothing_else(tmp_path: Path) -> None:
@@ -146,7 +151,7 @@ def test_names_from_a_run_are_names_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "ru'n [*] x=1"
     EvalReport([EvalResult(sample.id, sample, Trajectory(()), score)], {}, {}).save(folder)
     shutil.copytree(folder, tmp_path / "ru'n * x=1")  # which a pattern would match
-    (row,) = rows(EvalReport.load(folder), "select id, metadata, metrics from results")
+    (row,) = rows(EvalReport.load(folder), "select sample_id, metadata, metrics from results")
     assert row[0] == sample.id
     assert sorted(row[1].values()) == [1, 2, 3, 4, 5, 6, 7]
     assert [*row[2].values()] == [1.0]
@@ -184,11 +189,27 @@ def test_where_is_a_report_of_the_results_that_meet_a_condition(report: EvalRepo
         24,
     )
     assert hard.summary["ci_low"] is not None
-    table = table_of(hard, ["size"])
+    table = table_of(hard.results, ["size"])
     assert list(table.sample_ids) == [f"s{i}" for i in range(12) if i % 3]
     assert list(table.keys["size"]) == [i for i in range(12) if i % 3]
     assert len(table) == 16
-    assert [*report.where("repeat = 1 and id = 's4'").results] == [result(4, 1)]
+    assert [*report.where("repeat = 1 and sample_id = 's4'").results] == [result(4, 1)]
+
+
+def test_a_query_of_picked_results_reads_no_others(report: EvalReport) -> None:
+    picked = report.where("sample_id = 's4'")
+    found = rows(picked, "select sample_id, repeat, ground_truth from results order by repeat")
+    assert found == rows(report, "select sample_id, repeat, ground_truth from results "
+                                 "where sample_id = 's4' order by repeat")  # fmt: skip
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("condition", ["error is not null", "sample_id = 's7'"])
+def test_where_may_pick_only_items_that_errored(report: EvalReport, condition: str) -> None:
+    errored = report.where(condition)
+    counts = [errored.summary[key] for key in ("n", "n_errors", "n_of", "mean")]
+    assert counts == [2, 2, 24, None]
+    assert not [key for key in errored.summary if key.startswith("metric_")]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +222,16 @@ def test_where_is_a_report_of_the_results_that_meet_a_condition(report: EvalRepo
         "metadata.turns = 1",
         "answer like '%4%'",
         "seconds is null and metadata.level = 'hard'",
-        "id in (select id from results where reward = 1)",
+        "sample_id in (select sample_id from results where reward = 1)",
+        # By the whole row, in which the reward is.
+        "to_json(results)->>'reward' = '1.0'",
+        "results::varchar like '%''reward'': 1.0%'",
+        "(select to_json(r)->'metrics'->>'correct' from results r limit 1) = '0.0'",
+        "length(results::varchar) > 0",
+        "len(list_filter([results], lambda x: x::varchar like '%''error'': NULL%')) = 1",
+        "metadata::varchar like '%''turns'': 1%'",
+        "exists (from results o where o.sample_id = results.sample_id "
+        "and o::varchar like '%''reward'': 1%')",
     ],
 )
 def test_what_is_picked_by_outcome_has_counts_and_no_intervals(
@@ -218,7 +248,16 @@ def test_what_is_picked_by_outcome_has_counts_and_no_intervals(
 
 @pytest.mark.parametrize(
     "condition",
-    ["id < 's5'", "repeat = 0", '"index" < 3', "prompt like '%4%'", "ground_truth = '4'", "true"],
+    [
+        "sample_id < 's5'",
+        "repeat = 0",
+        '"index" < 3',
+        "prompt like '%4%'",
+        "ground_truth = '4'",
+        "true",
+        "random() < 0.5",
+        "metadata::varchar like '%hard%'",
+    ],
 )
 def test_what_is_picked_by_what_was_asked_keeps_its_intervals(
     condition: str, in_memory: EvalReport
@@ -247,8 +286,8 @@ def test_slices_of_a_selection_say_that_they_are_of_one(tmp_path: Path) -> None:
         ("rewrd = 1", '"rewrd" not found'),
         ("level and and", "syntax error"),
         ("count(*) > 1", "aggregate"),
-        ("id = 's99'", "there is no result where id = 's99'"),
-        ("id in (select id from 'x.parquet')", "."),
+        ("sample_id = 's99'", "there is no result where sample_id = 's99'"),
+        ("sample_id in (select sample_id from 'x.parquet')", "."),
         ("true; drop view results", "syntax error"),
     ],
 )
@@ -261,7 +300,7 @@ def test_a_condition_that_is_none_is_refused(
 
 def test_a_selection_is_not_picked_from_again(in_memory: EvalReport) -> None:
     with pytest.raises(InvalidInput, match="join the conditions with AND"):
-        in_memory.where("repeat = 0").where("id = 's3'")
+        in_memory.where("repeat = 0").where("sample_id = 's3'")
 
 
 def test_too_many_columns_for_a_table_are_refused(

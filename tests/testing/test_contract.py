@@ -100,6 +100,36 @@ class AsyncCounter(Counter):
         super().restore(snapshot)
 
 
+class Serialized:
+    """The same in another form: a new environment is made of flat data, in no check of its own."""
+
+    ENV_KIND = "counter"
+    VERSION = "1.0.0"
+    tools = (UP,)
+    opening, reply, answer = Counter.opening, Counter.reply, Counter.answer
+    outcome, close = Counter.outcome, Counter.close
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    async def serialize(self) -> dict[str, Any]:
+        return {"env_kind": self.ENV_KIND, "version": self.VERSION, "count": self.count}
+
+    @staticmethod
+    async def deserialize(data: dict[str, Any]) -> Serialized:
+        return Serialized(data["count"])
+
+
+class Flat(Counter):
+    """Its snapshots are flat, too."""
+
+    env_kind = "flat"
+    version = "2"
+
+    def snapshot(self) -> Any:
+        return {"env_kind": "flat", "version": "2", "count": self.count}
+
+
 class Bare:
     """The least an environment can be."""
 
@@ -140,6 +170,8 @@ async def factory_of_a_coroutine() -> Counter:
         (Counter, {}),
         (Counter, {"turns": TURNS}),
         (AsyncCounter, {"turns": TURNS}),
+        (Serialized, {"turns": TURNS}),
+        (Flat, {"turns": TURNS}),
         (factory_of_a_coroutine, {"turns": TURNS}),
         (Bare, {}),
         (Bare, {"turns": ["hello"]}),
@@ -303,6 +335,10 @@ class SharedSecret(Counter):
         return Reply((*answers, Message("user", f"turn {len(self.turns)}")))
 
 
+def variant(base: type[Any], **changes: Any) -> type[Any]:
+    return type("Variant", (base,), changes)
+
+
 def with_snapshot(change: Callable[[Counter], Any]) -> type[Counter]:
     return counter(env_kind="changed", snapshot=change)
 
@@ -384,7 +420,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a tool has no name": (with_tools(replace(UP, name="")), "has a name of its own, got ''"),
     "schema of a list": (
         with_tools(replace(UP, parameters={"type": "array"})),
-        "the parameters of 'up' are a JSON schema of type object, got {'type': 'array'}",
+        "the parameters of 'up' must be a JSON schema of type object, got {'type': 'array'}",
     ),
     "schema not JSON": (
         with_tools(replace(UP, parameters={"type": "object", "properties": {"by": int}})),
@@ -396,16 +432,16 @@ BROKEN: dict[str, tuple[Any, str]] = {
         counter(opening=fails("closed today")),
         "opening raised RuntimeError: closed today",
     ),
-    "opening is nothing": (opening_of(None), "opening: is a list of Message, got None"),
-    "opening of texts": (opening_of(("hello",)), "opening: is a list of Message, got 'hello'"),
+    "opening is nothing": (opening_of(None), "opening: must be a list of Message, got None"),
+    "opening of texts": (opening_of(("hello",)), "opening: must be a list of Message, got 'hello'"),
     "opening of one": (
         opening_of(Message("user", "hello")),
-        "opening: is a list of Message, got Message(",
+        "opening: must be a list of Message, got Message(",
     ),
-    "reply of nothing": (replying(lambda e, m, r: None), "is a Reply, got None"),
+    "reply of nothing": (replying(lambda e, m, r: None), "must be a Reply, got None"),
     "reply of messages": (
         replying(lambda e, m, r: [Message("user", "?")]),
-        "reply to plain text: is a Reply, got [Message(",
+        "reply to plain text: must be a Reply, got [Message(",
     ),
     "reply of texts": (
         replying(lambda e, m, r: Reply(("hm",))),
@@ -447,7 +483,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         counter(outcome=fails("lost")),
         "outcome, after plain text, raised RuntimeError: lost",
     ),
-    "outcome no dict": (outcome_of(4), "outcome: is a dict, got 4"),
+    "outcome no dict": (outcome_of(4), "outcome: must be a dict, got 4"),
     "outcome not JSON": (outcome_of({"it": object()}), "outcome: JSON cannot hold it"),
     "outcome of NaN": (outcome_of({"it": float("nan")}), "outcome: JSON cannot hold it"),
     "outcome changes in JSON": (
@@ -480,18 +516,22 @@ BROKEN: dict[str, tuple[Any, str]] = {
         with_snapshot(lambda e: make_snapshot(e, {1: e.count})),
         "snapshot: JSON changes it",
     ),
-    "snapshot is no dict": (with_snapshot(lambda e: e.count), "snapshot: is a dict, got 0"),
+    "snapshot is no dict": (with_snapshot(lambda e: e.count), "snapshot: must be a dict, got 0"),
     "nothing restores": (counter(restore=None), "snapshot() and restore(); there is no restore"),
     "nothing to restore": (
         counter(snapshot=None),
         "snapshot() and restore(); there is no snapshot",
     ),
     "no version": (counter(version=None), "snapshot() and restore(); there is no version"),
-    "a version of another form": (counter(version="v2"), "version of Changed is major.minor"),
+    "a version of another form": (
+        counter(version="v2"),
+        "version of Changed must be a text that begins with the major version, such as '1.0', "
+        "got 'v2'",
+    ),
     "a snapshot that does not say of what": (
         with_snapshot(lambda e: {"count": e.count}),
-        "snapshot: a snapshot has env_kind, version and state; this one has no env_kind and no "
-        "version and no state",
+        "snapshot: a snapshot has env_kind and version beside its state; this one has no env_kind "
+        "and no version: {'count': 0}",
     ),
     "a snapshot of somebody else": (
         with_snapshot(lambda e: Counter().snapshot()),
@@ -522,6 +562,26 @@ BROKEN: dict[str, tuple[Any, str]] = {
         FailsLater,
         "restore of a snapshot taken after 2 turn(s) raised KeyError: 'three'",
     ),
+    "nothing deserializes": (
+        variant(Serialized, deserialize=None),
+        "snapshots: have env_kind, version, serialize() and deserialize(); there is no deserialize",
+    ),
+    "serialized data that do not say of what": (
+        variant(Serialized, ENV_KIND="bare", serialize=lambda self: {"count": self.count}),
+        "serialize: a snapshot has env_kind and version beside its state",
+    ),
+    "deserialized to nothing": (
+        variant(Serialized, deserialize=staticmethod(lambda data: None)),
+        "deserialize() of Variant returns an environment, got None",
+    ),
+    "deserialized without the state": (
+        variant(Serialized, deserialize=staticmethod(lambda data: Serialized())),
+        "restored after 1 turn(s), it has another snapshot than the one it was restored from",
+    ),
+    "another state under an inherited name, serialized": (
+        variant(Serialized, serialize=Serialized.serialize),
+        "Variant defines serialize(), but has env_kind 'counter' from another class",
+    ),
     "restored replies otherwise": (
         RestoredRepliesOtherwise,
         "restored after 1 turn(s), it replies otherwise than the original",
@@ -549,7 +609,7 @@ def test_every_violation_is_listed_and_each_once() -> None:
 
     found = violations(Wrong).splitlines()
     assert len(found) == len(set(found))
-    for said in ("outcome: is a dict", "close right after it was made raised"):
+    for said in ("outcome: must be a dict", "close right after it was made raised"):
         assert any(said in line for line in found)
 
 
@@ -560,7 +620,7 @@ def test_shared_state_is_found_with_turns_made_up_from_the_tools() -> None:
 
 def test_turns_are_model_turns() -> None:
     for wrong in (Message("user", "hello"), 3):
-        with pytest.raises(InvalidInput, match="turns are texts or assistant messages"):
+        with pytest.raises(InvalidInput, match="turns must be texts or assistant messages"):
             check_environment(Counter, turns=[wrong])
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from heldout._torch_settings import torch_settings
+from heldout._live.isolation import isolated
+from heldout._live.torch_settings import torch_settings
+from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
-from heldout.isolation import isolated
 from heldout.testing import Neutral, NotNeutral, NotRepeatable, assert_neutral
-from heldout.weights import fingerprint
 from tests.tiny_model import tiny_model
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from heldout.stats.intervals import Floats
-from heldout.training.curve import CurvePoint, ItemOutcome
+from heldout.training.curve.points import CurvePoint, ItemOutcome
 
 Rewards = Sequence[float | None]
 

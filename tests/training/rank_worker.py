@@ -22,7 +22,7 @@ import msgspec
 
 from heldout import Sample, Score, Trajectory
 from heldout.training import CurvePoint, run_eval
-from heldout.training.curve import request_stop
+from heldout.training.curve.points import request_stop
 from tests.training import toys
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -96,6 +96,39 @@ def getter_raises_on_one(home: Path) -> Any:
     return evaluate(home, model=model, model_getter=getter)
 
 
+def trained_apart(home: Path, settle: Callable[[Any], None] | None = None) -> Any:
+    """A real step under DistributedDataParallel, each rank on its own batch, then an eval."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    policy = toys.weighted(knows=6)
+    policy.norm = torch.nn.BatchNorm1d(3)
+    policy.forward = lambda x: policy.norm(x).sum() * policy.knows
+    model = DistributedDataParallel(policy)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    torch.manual_seed(RANK)
+    model(torch.randn(4, 3)).backward()
+    optimizer.step()
+    if settle is not None:
+        settle(policy)
+    counted = toys.Model(knows=6)
+    policy.answer = counted.answer
+    found = evaluate(home, model=counted, model_getter=lambda: policy)
+    return {**found, "knows": policy.knows.item()}
+
+
+def equal_buffers(policy: Any) -> None:
+    from torch import distributed
+
+    for buffer in policy.buffers():
+        distributed.broadcast(buffer, 0)
+
+
+def another_number_on_rank_1(policy: Any) -> None:
+    equal_buffers(policy)
+    policy.knows.data += 1.0 if RANK == 1 else 0.0
+
+
 def without_model_on_rank_1(home: Path) -> Any:
     model = toys.Model()
     return evaluate(home, model=model, model_getter=lambda: None if RANK == 1 else model)
@@ -114,6 +147,9 @@ RULES |= {
     "first_only": lambda home: evaluate(home, across="first"),
     "builder_raises_on_one": lambda home: evaluate(home, builder=after(on_rank_1(fail))),
     "no_model_on_one": without_model_on_rank_1,
+    "buffers_differ": trained_apart,
+    "buffers_made_equal": lambda home: trained_apart(home, equal_buffers),
+    "weights_differ": lambda home: trained_apart(home, another_number_on_rank_1),
 }
 
 
@@ -322,8 +358,8 @@ def training(home: Path) -> Any:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
+    from heldout._live.weights import fingerprint
     from heldout.training import live_model
-    from heldout.weights import fingerprint
     from tests.tiny_model import WORDS, tiny_model
 
     samples = [Sample(f"s{i}", {"question": WORDS[i]}, WORDS[i]) for i in range(5)]

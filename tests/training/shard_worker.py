@@ -15,10 +15,10 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from heldout import Sample
+from heldout._live.weights import fingerprint
 from heldout.training import AsyncEvalDispatcher, EvalWorker, live_model, sharding
-from heldout.training.distributed import current_ranks
-from heldout.training.snapshot import SnapshotPool
-from heldout.weights import fingerprint
+from heldout.training.background.snapshot import SnapshotPool
+from heldout.training.ranks import current_ranks
 from tests.tiny_model import tiny_model
 from tests.training import rank_worker, toys
 
@@ -107,7 +107,7 @@ def train(home: Path, way: str, mode: str, *, steps: int = 4, **settings: Any) -
     worker = None
     if mode == "worker":
         name = "lora_policy" if way == "lora" else "policy"
-        worker = EvalWorker(f"tests.training.shard_worker:{name}")
+        worker = EvalWorker(f"tests.training.shard_worker:{name}", snapshots=1)
     builder = live_model(tokenizer, toys.score, max_new=6, rows=2)
     defaults: dict[str, Any] = {
         "every_steps": 2 if mode != "off" else 0,
@@ -117,6 +117,7 @@ def train(home: Path, way: str, mode: str, *, steps: int = 4, **settings: Any) -
     }
     if worker is None:
         defaults["runner_builder"] = builder
+        defaults["snapshots"] = 1  # each copy gathers the frozen weights, once
     settings = {**defaults, "worker": worker, **settings}
     evals = toys.make_eval(SAMPLES, settings.pop("runner_builder", None), **settings)
     background = mode in ("background", "worker")

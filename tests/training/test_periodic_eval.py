@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import numpy as np
@@ -31,6 +33,7 @@ from heldout import (
     Score,
     Trajectory,
 )
+from heldout._core.config import LOCAL_MAX_TOKENS
 from heldout.analysis.passes import summarize_report
 from heldout.environment import Reply
 from heldout.errors import (
@@ -44,6 +47,7 @@ from heldout.errors import (
 from heldout.scoring import Rubric, grade_exact, part
 from heldout.store.run_dir import RunDir
 from heldout.training import (
+    AsyncEvalDispatcher,
     CurveMonitor,
     PeriodicEval,
     Runner,
@@ -53,10 +57,11 @@ from heldout.training import (
     read_points,
     run_eval,
 )
-from heldout.training.curve import CurveWriter, request_stop
-from heldout.training.metrics import point_fields
-from heldout.training.verdicts import Judgement
-from tests.decoding.models import Spelling
+from heldout.training.curve.point_fields import point_fields
+from heldout.training.curve.points import CurveWriter, request_stop
+from heldout.training.curve.verdicts import Judgement
+from heldout.training.settings import TrainerSettings
+from tests._live.decoding.models import Spelling
 from tests.training.curves import CLIMB, curve
 from tests.training.toys import (
     Clock,
@@ -179,16 +184,19 @@ def test_maybe_run_writes_a_line_an_eval(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"repeats": 0}, "repeats is a whole number >= 1, got 0"),
-        ({"repeats": "4"}, "repeats is a whole number >= 1, got '4'"),
-        ({"rows": None}, "rows is a whole number >= 1, got None"),
-        ({"max_turns": 0}, "max_turns is a whole number >= 1"),
-        ({"max_new": 0}, "max_new is a whole number >= 1, got 0"),
-        ({"max_error_rate": 2}, "max_error_rate is a finite number from 0 to 1, got 2"),
-        ({"sampling": {"temperature": 1.0}}, "sampling is a heldout.Sampling, got {"),
-        ({"sampling": 0}, "sampling is a heldout.Sampling, got 0"),
+        ({"repeats": 0}, "repeats must be a whole number >= 1, got 0"),
+        ({"repeats": "4"}, "repeats must be a whole number >= 1, got '4'"),
+        ({"rows": None}, "rows must be a whole number >= 1, got None"),
+        ({"max_turns": 0}, "max_turns must be a whole number >= 1"),
+        ({"max_new": 0}, "max_new must be a whole number >= 1, got 0"),
+        ({"max_error_rate": 2}, "max_error_rate must be a finite number from 0 to 1, got 2"),
+        ({"sampling": {"temperature": 1.0}}, "sampling must be a heldout.Sampling, got {"),
+        ({"sampling": 0}, "sampling must be a heldout.Sampling, got 0"),
         ({"repeat": 4}, "there is no setting 'repeat'; did you mean repeats?"),
-        ({"score_fn": None}, "score_fn is a function"),
+        ({"stop": "\n"}, "there is no setting 'stop'; did you mean sampling=Sampling(stop=…)?"),
+        ({"max_new_tokens": 4}, "there is no setting 'max_new_tokens'; did you mean max_new?"),
+        ({"zzz": 4}, "there is no setting 'zzz'; there are prepare_messages, "),
+        ({"score_fn": None}, "score_fn must be a function"),
     ],
 )
 def test_a_wrong_setting_of_a_runner_is_refused_before_training(
@@ -201,8 +209,74 @@ def test_a_wrong_setting_of_a_runner_is_refused_before_training(
         live_model(Spelling([]), **given)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"examples": []}, "PeriodicEval: there is no setting 'examples'; did you mean samples?"),
+        ({"samples": [], "engine_getter": None}, "did you mean model_getter?"),
+        ({"samples": [], "every_step": 2}, "did you mean every_steps?"),
+        ({"samples": [], "zzz": 2}, "there is no setting 'zzz'; there are samples, runner_b"),
+    ],
+)
+def test_what_is_no_setting_of_a_periodic_eval_names_the_one_that_is_meant(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(message)):
+        PeriodicEval(**settings)
+
+
+def test_samples_that_nothing_can_be_asked_of_are_refused_before_training(tmp_path: Path) -> None:
+    samples = [Sample("a", {"question": "1"}), Sample("b", {"solution": "2"})]
+    message = "sample 'b': input has no question"
+    definition = EvalDefinition(samples, score)
+    plain = from_functions(lambda messages: "", lambda model, prompts, limit: [], score)
+    whole = from_functions(lambda messages: "", lambda model, prompts, limit: [], definition)
+    for given, makes_runner in ((samples, plain), (definition, whole)):
+        with pytest.raises(InvalidInput, match=message):
+            PeriodicEval(given, makes_runner, every_steps=1, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    # A builder that does not say how it asks is not known before there is a model.
+    evals = PeriodicEval(samples, lambda model: plain(model), every_steps=1, run_dir=tmp_path)
+    assert message in (evals.run_eval(1, object()).skipped or "")
+    asks = from_functions(
+        lambda messages: "",
+        lambda model, prompts, limit: ["1"] * len(prompts),
+        score,
+        prepare_messages=lambda sample: [Message("user", "say 1")],
+    )
+    evals = PeriodicEval(samples, asks, every_steps=1, run_dir=tmp_path / "prepared")
+    assert evals.run_eval(1, object()).n == 2
+
+
+def test_a_builder_made_of_a_definition_carries_its_threshold(tmp_path: Path) -> None:
+    from heldout.integrations.trl.rollout_phase import in_rollout_phase
+
+    samples = questions(2)
+    definition = EvalDefinition(samples, score, pass_threshold=0.9)
+    made = (
+        from_functions(lambda messages: "", lambda model, prompts, limit: [], definition),
+        live_model(Spelling([]), definition),
+        in_rollout_phase(definition),
+    )
+    for number, build in enumerate(made):
+        for given, expected in ((None, 0.9), (0.4, 0.4)):
+            evals = PeriodicEval(
+                definition.samples,
+                build,
+                every_steps=1,
+                run_dir=tmp_path / f"{number}-{given}",
+                pass_threshold=given,
+            )
+            assert evals._settings.pass_threshold == expected
+    plain = live_model(Spelling([]), score)
+    evals = PeriodicEval(samples, plain, every_steps=1, run_dir=tmp_path / "plain")
+    assert evals._settings.pass_threshold == 0.5
+
+
 def test_what_is_no_tokenizer_is_refused_before_training() -> None:
-    with pytest.raises(InvalidInput, match="tokenizer is a tokenizer of transformers, got <func"):
+    with pytest.raises(
+        InvalidInput, match="tokenizer must be a tokenizer of transformers, got <func"
+    ):
         live_model(score, score)
 
 
@@ -1018,7 +1092,7 @@ def other_prompt(sample: Sample) -> list[Message]:
         ({"score_fn": other_score}, "another score_fn"),
         ({"prepare_messages": other_prompt}, "another prepare_messages"),
         ({"render": lambda messages: "7"}, "another render"),
-        ({"max_new": 7}, r"another max_tokens \(was 256, is now 7\)"),
+        ({"max_new": 7}, r"another max_tokens \(was 512, is now 7\)"),
         ({"repeats": 3}, r"another repeats \(was 1, is now 3\)"),
         ({"sampling": Sampling(temperature=1.0)}, r"another temperature"),
     ],
@@ -1030,7 +1104,7 @@ def test_a_curve_is_not_continued_by_another_eval(
     """Equal weights are not enough: in a repeatable training they are equal at every step."""
 
     def evals(**changed: Any) -> PeriodicEval:
-        given = {"render": lambda messages: messages[-1].text, "score_fn": score, "max_new": 256}
+        given = {"render": lambda messages: messages[-1].text, "score_fn": score, "max_new": 512}
         given |= changed
         render, score_fn = given.pop("render"), given.pop("score_fn")
         return periodic(
@@ -1236,7 +1310,7 @@ def test_a_monitor_that_throws_is_explained_once_and_takes_no_verdict_away(
 
 @pytest.mark.parametrize("wrong", [CurveMonitor, "stop", 3])
 def test_what_is_no_monitor_is_refused_before_training(tmp_path: Path, wrong: Any) -> None:
-    with pytest.raises(InvalidInput, match="monitor is a"):
+    with pytest.raises(InvalidInput, match="monitor (must be|is) a"):
         periodic(tmp_path, monitor=wrong)
 
 
@@ -1334,32 +1408,89 @@ def test_a_turn_is_as_long_as_the_trainings_where_nothing_else_is_said(tmp_path:
 
     evals("alone").maybe_run(10)
     told = evals("told")
-    told.use_completion_length(40)
+    told.use_trainer(TrainerSettings(40))
     told.maybe_run(10)
     set_here = evals("set", max_new=7)
-    set_here.use_completion_length(40)
+    set_here.use_trainer(TrainerSettings(40))
     set_here.maybe_run(10)
-    assert limits == [256, 40, 7]
+    assert limits == [LOCAL_MAX_TOKENS, 40, 7] == [512, 40, 7]
     with pytest.raises(ResumeMismatch, match=r"another max_tokens \(was 40, is now 50\)"):
-        evals("told").use_completion_length(50)
+        evals("told").use_trainer(TrainerSettings(50))
 
 
 # --- Heartbeats ---------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_may_take_its_fields_by_name_and_what_cannot_be_called_is_refused(
-    tmp_path: Path,
+def by_keyword(heard: list[Any]) -> list[Any]:
+    """Return heartbeats that take their fields by keyword."""
+
+    class Watchdog:
+        def beat(self, stage: str, step: int | None = None, **fields: Any) -> None:
+            heard.append((stage, {"step": step, **fields}))
+
+    def required(stage: str, step: int, **fields: Any) -> None:
+        heard.append((stage, {"step": step, **fields}))
+
+    def decorated(*args: Any, **kwargs: Any) -> None:
+        heard.append((*args, kwargs))
+
+    def some(name: str, *, eval_reward: float | None = None, **others: Any) -> None:
+        heard.append((name, {"eval_reward": eval_reward, **others}))
+
+    return [Watchdog().beat, required, decorated, some, partial(required)]
+
+
+def as_one_dict(heard: list[Any]) -> list[Any]:
+    """Return heartbeats that take their fields as one dict."""
+
+    def beat(name: str, fields: dict[str, Any]) -> None:
+        heard.append((name, fields))
+
+    def with_more(name: str, fields: dict[str, Any], **more: Any) -> None:
+        heard.append((name, fields))
+        assert not more
+
+    return [beat, with_more, lambda *args: heard.append(args)]
+
+
+@pytest.mark.parametrize("heartbeats", [by_keyword, as_one_dict])
+def test_a_heartbeat_gets_its_fields_as_its_signature_takes_them(
+    tmp_path: Path, heartbeats: Callable[[list[Any]], list[Any]]
 ) -> None:
-    heard: dict[str, Any] = {}
+    heard: list[Any] = []
+    for number, beat in enumerate(heartbeats(heard)):
+        heard.clear()
+        periodic(tmp_path / str(number), heartbeat_fn=beat).maybe_run(10)
+        [(name, fields)] = heard
+        assert (name, fields["step"], fields["eval_reward"]) == ("rl_eval", 10, 0.5), beat
 
-    def beat(name: str, **fields: Any) -> None:
-        heard[name] = fields
 
-    periodic(tmp_path, heartbeat_fn=beat).maybe_run(10)
-    assert heard["rl_eval"]["eval_reward"] == 0.5
-    for wrong in (lambda fields: None, lambda a, b, c: None, 3):
-        with pytest.raises(InvalidInput, match="heartbeat_fn is"):
-            periodic(tmp_path, heartbeat_fn=wrong)
+def test_a_mock_gets_the_fields_of_a_heartbeat_by_keyword(tmp_path: Path) -> None:
+    watchdog = Mock()
+    periodic(tmp_path, heartbeat_fn=watchdog.beat).maybe_run(10)
+    [call] = watchdog.beat.call_args_list
+    assert call.args == ("rl_eval",)
+    assert (call.kwargs["step"], call.kwargs["eval_reward"]) == (10, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda fields: None, "does not take"),
+        (lambda a, b, c: None, "does not take"),
+        (lambda name, step=None: None, "does not take"),  # would take the dict for the step
+        (lambda name, eval_reward=None: None, "does not take"),
+        (lambda name, *, step, eval_reward: None, "does not take"),
+        (lambda step, **fields: None, "does not take"),
+        (3, "heartbeat_fn must be a function"),
+        (iter, "the signature of <built-in function iter> is unknown"),
+    ],
+)
+def test_a_heartbeat_that_cannot_take_its_fields_is_refused_before_training(
+    tmp_path: Path, wrong: Any, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        periodic(tmp_path, heartbeat_fn=wrong)
 
 
 # --- Debugging ----------------------------------------------------------------------------------
@@ -1391,15 +1522,15 @@ class ThreadRanks:
         self.rank, self.world = rank, len(table)
         self._table, self._barrier = table, barrier
 
-    def gather(self, mine: bytes) -> list[bytes]:
+    def all_gather(self, mine: bytes) -> list[bytes]:
         self._table[self.rank] = mine
         self._barrier.wait(20)
         given = list(self._table)
         self._barrier.wait(20)
         return given
 
-    def from_first(self, mine: bytes) -> bytes:
-        return self.gather(mine)[0]
+    def broadcast(self, mine: bytes) -> bytes:
+        return self.all_gather(mine)[0]
 
 
 def on_two_ranks(train: Callable[[ThreadRanks], list[Any]]) -> list[list[Any]]:
@@ -1508,13 +1639,29 @@ def test_a_curve_without_results_is_begun_anew_and_its_skips_are_put_aside(tmp_p
 
 
 def test_a_process_that_is_not_the_first_evaluates_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     evals = unsaid(tmp_path)
     assert evals.maybe_run(10) is None
     assert evals.run_final(10) is None
     assert not (tmp_path / "run").exists()
+    [said] = [r.getMessage() for r in caplog.records if "evaluates nothing" in r.getMessage()]
+    assert "RANK=1 and WORLD_SIZE=2, so this process is not the first" in said
+
+
+@pytest.mark.parametrize("world", [None, "1"])
+def test_a_job_of_an_array_has_a_rank_and_trains_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str | None
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    if world is not None:
+        monkeypatch.setenv("WORLD_SIZE", world)
+    evals = unsaid(tmp_path)
+    assert evals.maybe_run(10) is not None
+    assert len(read_points(evals.run_dir / "curve.jsonl")) == 1
+    assert AsyncEvalDispatcher().is_first
 
 
 def test_a_point_that_no_line_can_hold_is_a_skip(tmp_path: Path) -> None:
@@ -1526,5 +1673,5 @@ def test_a_point_that_no_line_can_hold_is_a_skip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [1.5, "ten", None, 2**60])
 def test_a_step_is_a_whole_number(tmp_path: Path, step: Any) -> None:
-    with pytest.raises(InvalidInput, match="step is a whole number"):
+    with pytest.raises(InvalidInput, match="step must be a whole number"):
         periodic(tmp_path).maybe_run(step)

@@ -14,14 +14,14 @@ import torch
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
 
+from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
 from heldout.training import sharding
-from heldout.training.distributed import Alone
-from heldout.training.snapshot import SnapshotPool
-from heldout.weights import fingerprint
+from heldout.training.background.snapshot import SnapshotPool
+from heldout.training.ranks import Alone
 from tests.training import toys
 from tests.training.shard_worker import MODES, OTHERS
-from tests.training.test_distributed import run_ranks
+from tests.training.test_ranks import run_ranks
 
 pytestmark = pytest.mark.integration
 
@@ -41,6 +41,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return run_ranks(3, tmp_path_factory.mktemp("three"), "fsdp2", module=WORKER)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("world", "way", "mode"),
     [("two", way, mode) for way in WAYS for mode in MODES[way][1:]]
@@ -68,6 +69,7 @@ def test_training_is_the_same_to_the_bit_and_points_are_of_the_whole_weights(
     assert all(rank[way][mode]["points"] == [] for rank in ranks[1:])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", ["background", "worker"])
 def test_adapters_alone_are_gathered_once_the_frozen_weights_are_known(
     mode: str, two: list[Any]
@@ -80,6 +82,7 @@ def test_adapters_alone_are_gathered_once_the_frozen_weights_are_known(
         assert later == [448, 448]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "mode", "expected"),
     [
@@ -105,6 +108,7 @@ def test_what_one_process_cannot_do_is_a_skip_and_nobody_waits_for_it(
     assert two[0][name][mode]["whole"] == two[0]["fsdp2"]["off"]["whole"]
 
 
+@pytest.mark.heavy
 def test_a_trainer_of_trl_that_accelerate_has_sharded_is_evaluated(two: list[Any]) -> None:
     first = two[0]["trl"]
     assert {run["way"] for rank in two for run in rank["trl"].values()} == {"FSDP"}
@@ -119,6 +123,7 @@ def test_a_trainer_of_trl_that_accelerate_has_sharded_is_evaluated(two: list[Any
         assert points[-1][2] == first["off"]["whole"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "way"), [("ddp", None), ("fsdp2", "FSDP")])
 def test_a_loop_with_accelerate_is_the_same_and_stops_in_all_processes(
     name: str, way: str | None, two: list[Any]
@@ -132,6 +137,7 @@ def test_a_loop_with_accelerate_is_the_same_and_stops_in_all_processes(
         assert runs["on"]["points"] == expected
 
 
+@pytest.mark.heavy
 def test_what_is_not_sharded_is_copied_as_it_is(two: list[Any]) -> None:
     assert [rank["partly_sharded"] for rank in two] == [True, True]
 
@@ -184,7 +190,7 @@ def test_memory_of_a_gathered_copy_is_freed_and_filled_again(one_process: None) 
 def test_memory_that_is_not_there_is_a_reason(
     one_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.training.snapshot.available_memory", lambda: 1000)
+    monkeypatch.setattr("heldout.training.background.snapshot.available_memory", lambda: 1000)
     model = sharding.ShardedModel(fully_shard(torch.nn.Linear(64, 64)), Alone())
     with pytest.raises(Exception, match=r"the whole weights take 0\.0 GiB of memory"):
         SnapshotPool().try_snapshot(model, step=1)
@@ -194,10 +200,10 @@ def test_a_process_that_takes_no_part_is_named_and_nothing_is_gathered(one_proce
     class Two(Alone):
         world = 2
 
-        def gather(self, mine: bytes) -> list[bytes]:
+        def all_gather(self, mine: bytes) -> list[bytes]:
             return [mine, msgspec.json.encode(sharding.GatherVote(gathers=False))]
 
-        def from_first(self, mine: bytes) -> bytes:
+        def broadcast(self, mine: bytes) -> bytes:
             return mine
 
     model = sharding.ShardedModel(fully_shard(torch.nn.Linear(64, 64)), Two())

@@ -91,3 +91,9 @@ def tiny() -> Any:
         for parameter in model.parameters():
             parameter.zero_()
     return model, live_model(tokenizer, score, max_new=6)
+
+
+def open_ended() -> tuple[Any, Any]:
+    """A policy that says neither how long a turn may be nor how prompts are rendered."""
+    model, tokenizer = tiny_model()
+    return model, live_model(tokenizer, score)

@@ -389,7 +389,7 @@ def test_a_batch_of_tensors_is_played_on_its_own_device(mode: str | None, device
     assert all(e.terminated == (e.steps == 2) for e in report.episodes)
     assert all(e.truncated == (e.steps != 2) for e in report.episodes)
     assert UNSEEDED in report.notes
-    assert any("says nothing" in note for note in report.notes) == (mode is None)
+    assert any("same-step reset assumed" in note for note in report.notes) == (mode is None)
 
 
 def test_a_tensor_that_numpy_cannot_read_is_fetched_from_its_device() -> None:

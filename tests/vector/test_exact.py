@@ -172,12 +172,12 @@ def test_a_wrong_number_of_actions_is_refused(actions: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"episodes": 0}, "episodes is a whole number"),
-        ({"num_envs": 0}, "num_envs is a whole number"),
-        ({"seed": -1}, "seed is a whole number"),
-        ({"seed": 0.5}, "seed is a whole number"),
-        ({"max_steps": 0}, "max_steps is a whole number"),
-        ({"make_env": Walk()}, "make_env is a function"),
+        ({"episodes": 0}, "episodes must be a whole number"),
+        ({"num_envs": 0}, "num_envs must be a whole number"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"seed": 0.5}, "seed must be a whole number"),
+        ({"max_steps": 0}, "max_steps must be a whole number"),
+        ({"make_env": Walk()}, "make_env must be a function"),
     ],
 )
 def test_arguments_that_could_not_be_meant_are_refused(settings: Any, says: str) -> None:

@@ -18,7 +18,7 @@ from heldout.analysis import compare
 from heldout.cli.main import run_cli
 from heldout.errors import InvalidInput, NotComparable, RunDirectoryError, RunExists
 from heldout.stats import median_interval, wilson
-from heldout.vector import VectorReport, evaluate_env
+from heldout.vector import EvalEvery, VectorReport, evaluate_env
 from heldout.vector.episodes import episode_seed
 from tests.vector.worlds import Walk, good_policy, has_terminated, played
 
@@ -160,6 +160,66 @@ def test_the_callers_predicate_goes_before_everything() -> None:
     assert [e.success for e in report.episodes] == [False, True]
     assert report.summary["success_is"] == "success function"
     assert seen == [({"is_success": True}, True, False, 2.0, 2), ({"a": 1}, False, True, 3.0, 3)]
+
+
+def test_a_termination_is_a_success_where_the_caller_says_so_in_a_word() -> None:
+    plan: list[Any] = [(2, True, False, {"is_success": False}), (3, False, True, {})]
+    report = play(plan, success="terminated")
+    assert [e.success for e in report.episodes] == [True, False]
+    assert (report.summary["success_is"], report.notes) == ("terminated", ())
+
+
+def test_the_environments_is_success_alone_decides_where_the_caller_says_so_in_a_word() -> None:
+    plan: list[Any] = [
+        (2, True, False, {"is_success": True, "success": False}),
+        (2, True, False, {"success": True}),
+    ]
+    report = play(plan, success="is_success")
+    assert [e.success for e in report.episodes] == [True, False]
+    assert report.summary["success_is"] == "info['is_success']"
+    assert "1 of 2 episodes said nothing of success" in report.notes[0]
+    report = play([(2, True, False, {"success": True})], success="is_success")
+    assert (report.summary["success_is"], report.summary["success_rate"]) == (None, None)
+    assert "success is 'is_success', which no episode's last info has" in report.notes[0]
+
+
+@pytest.mark.parametrize("success", ["terminated", "is_success"])
+def test_a_saved_report_keeps_the_word_that_said_what_success_is(
+    tmp_path: Path, success: Any
+) -> None:
+    plan: list[Any] = [(2, True, False, {"is_success": True}), (3, False, True, {})]
+    report = play(plan, success=success)
+    for name in ("a", "b"):
+        report.save(tmp_path / name)
+    assert VectorReport.load(tmp_path / "a") == report
+    assert compare(tmp_path / "a", tmp_path / "b").overall.difference == 0.0
+
+
+class NeverMade(gymnasium.Env[Any, Any]):
+    def __init__(self) -> None:
+        raise AssertionError("made before the arguments were checked")
+
+
+async def succeeds_later(info: Any, terminated: Any, truncated: Any, ret: Any, steps: Any) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("success", "said"),
+    [
+        ("win", "'terminated' or 'is_success'; got 'win'"),
+        (True, "got True"),
+        (lambda info: True, r"too many positional arguments\): .*<lambda>\(info\)"),
+        (succeeds_later, "this one is async"),
+    ],
+)
+def test_a_success_that_cannot_decide_is_refused_before_an_environment_is_made(
+    success: Any, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        evaluate_env(NeverMade, good_policy, 3, success=success)
+    with pytest.raises(InvalidInput, match=said):
+        EvalEvery(1, NeverMade, good_policy, 3, success=success)
 
 
 def test_a_predicate_that_forgets_to_return_is_refused() -> None:

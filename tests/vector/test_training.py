@@ -18,15 +18,15 @@ from gymnasium.vector import SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heldout._live.weights import fingerprint
 from heldout.cli.main import run_cli
 from heldout.errors import InvalidInput, ResumeMismatch, RunExists
 from heldout.store.run_dir import RunDir
 from heldout.testing import assert_neutral
 from heldout.training import AsyncEvalDispatcher
-from heldout.training.curve import current_points, read_points
+from heldout.training.curve.points import current_points, read_points
 from heldout.vector import VectorReport, evaluate_env
 from heldout.vector.training import EvalEvery
-from heldout.weights import fingerprint
 from tests.vector.worlds import Walk, good_policy, played
 
 
@@ -418,13 +418,15 @@ def test_the_curve_is_of_successes_where_success_is_defined_or_asked_for() -> No
     cases: list[tuple[Any, dict[str, Any]]] = [
         (Walk, {"success": ended_early}),
         (Judged, {"reward": "success"}),
+        (Walk, {"success": "terminated"}),
+        (Judged, {"success": "is_success"}),
     ]
     for make_env, case in cases:
         evals = EvalEvery(1, make_env, good_policy, 20, **case)
         report = evals.maybe_run(1)
         (point,) = evals.points
         assert point.reward == report.summary["success_rate"] == point.number("pass_rate")
-    assert evals.run_dir.name == "env_eval-2"
+    assert evals.run_dir.name == "env_eval-4"
 
 
 def test_a_curve_of_successes_that_nothing_defines_has_no_number() -> None:
@@ -487,6 +489,14 @@ def test_a_training_that_resumes_continues_its_curve(tmp_path: Path) -> None:
         settings = {"every_steps": 5, "make_env": Walk, "policy_fn": policy, "episodes": 9}
         with pytest.raises(ResumeMismatch):
             EvalEvery(**{**settings, **change}, run_dir=tmp_path / "run", resume=True)
+
+
+def test_a_curve_of_one_word_for_success_is_not_continued_with_another(tmp_path: Path) -> None:
+    make = functools.partial(EvalEvery, 1, Judged, good_policy, 5, run_dir=tmp_path / "run")
+    make(success="terminated").run_final(1)
+    make(success="terminated", resume=True)
+    with pytest.raises(ResumeMismatch, match="another success"):
+        make(success="is_success", resume=True)
 
 
 def test_a_loop_is_told_to_stop_by_the_monitor_and_from_the_command_line() -> None:

@@ -34,8 +34,8 @@ from heldout.environments import ToolEnvironment
 from heldout.scoring import Rubric, grade_number, part
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.training import PeriodicEval, from_functions
-from heldout.training.curve import CurvePoint, CurveWriter, ItemOutcome, verdict_line
+from heldout.training import AsyncEvalDispatcher, PeriodicEval, from_functions
+from heldout.training.curve.points import CurvePoint, CurveWriter, ItemOutcome, verdict_line
 from heldout.types import Usage
 
 ITEMS = {
@@ -313,7 +313,7 @@ def make_two_evals(folder: Path) -> None:
                 outcomes=tuple(ItemOutcome(f"{label}-{i}", float(i < n)) for i in range(4)),
                 asked=4,
                 of=4,
-                verdict={"kind": kind},
+                verdict={"kind": kind, "text": f"{kind}: …", "since_start_text": None},
             )
             if label == "math":
                 writer.append(point)
@@ -322,6 +322,17 @@ def make_two_evals(folder: Path) -> None:
                 writer.append(verdict_line(point))
     writer.close()
     run.write_info(RunInfo.new({"pass_threshold": 0.5}, {}))
+
+
+def make_metrics_only(folder: Path) -> None:
+    """`metrics-only`: nine evals by a function of the user, with numbers and no rewards."""
+
+    async def measure(step: int) -> dict[str, float]:
+        return {"accuracy": step / 100} | ({"late": step / 50} if step > 50 else {})
+
+    with AsyncEvalDispatcher(run_dir=folder / "metrics-only", when_full="wait") as dispatcher:
+        for step in range(10, 100, 10):
+            dispatcher.schedule(lambda step=step: measure(step), step=step, name="remote")
 
 
 def make_episodes(folder: Path) -> None:

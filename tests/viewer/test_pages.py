@@ -27,13 +27,19 @@ from heldout import (
 from heldout.errors import InvalidInput, NotComparable, SystemicFailure
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.training.curve import CURVE_NAME
+from heldout.training.curve.points import CURVE_NAME
 from heldout.types import TokenTrace
 from heldout.viewer.pages import Pages, UnknownRun, scan_runs
 from heldout.viewer.values import numbers
 from tests.training.curves import point
 from tests.viewer.conftest import HOSTILE, Command
-from tests.viewer.runs import make_curve, make_questions, make_two_evals, save_results
+from tests.viewer.runs import (
+    make_curve,
+    make_metrics_only,
+    make_questions,
+    make_two_evals,
+    save_results,
+)
 
 Json = Callable[..., Any]
 
@@ -63,9 +69,10 @@ def test_runs_are_listed_the_newest_first_with_their_numbers(pages: Pages) -> No
 def test_a_curve_of_several_evals_has_a_verdict_each_the_worst_first(tmp_path: Path) -> None:
     make_two_evals(tmp_path)
     (row,) = Pages([tmp_path]).runs()["runs"]
-    assert row["verdicts"] == [
-        {"label": "safety", "kind": "regressing"},
-        {"label": "math", "kind": "improving"},
+    kinds = [(one["label"], one["kind"], one["short"]) for one in row["verdicts"]]
+    assert kinds == [
+        ("safety", "regressing", "regressing"),
+        ("math", "improving", "improving"),
     ]
     assert row["text"]["mean"] == "0.250"  # that of safety
 
@@ -458,7 +465,7 @@ def test_a_curve_without_stored_verdicts_is_judged_by_the_settings_of_its_run(
     tmp_path: Path,
 ) -> None:
     from heldout.store.run_dir import RunInfo
-    from heldout.training.curve import CurveWriter
+    from heldout.training.curve.points import CurveWriter
     from tests.training.curves import FLAT, curve
 
     run = RunDir(tmp_path / "flat")
@@ -519,7 +526,7 @@ def test_a_path_in_a_curve_is_never_followed(folder: Path, tmp_path: Path) -> No
 
 
 def test_each_metric_of_a_curve_has_its_own_denominator(tmp_path: Path) -> None:
-    from heldout.training.curve import CurveWriter
+    from heldout.training.curve.points import CurveWriter
 
     bounds = {"ci_low": 0.1, "ci_high": 0.9, "pass_at_4_ci_low": 0.2, "pass_at_4_ci_high": 1.0}
     some = {"metric_words": 3.0, "metric_words_n": 150, "metric_words_stderr": 0.1}
@@ -529,7 +536,7 @@ def test_each_metric_of_a_curve_has_its_own_denominator(tmp_path: Path) -> None:
     writer.append(point(10, summary={**summary, **some, **bounds}))
     writer.close()
     pages = Pages([tmp_path])
-    assert pages.curve("new", "", "")["metrics"] == ["words", "pass@4"]
+    assert pages.curve("new", "", "")["metrics"] == ["reward", "pass_rate", "words", "pass@4"]
     shown = {name: pages.curve("new", "", name)["points"][0] for name in ("", "words", "pass@4")}
     assert [each["n"] for each in shown.values()] == ["160", "150 of 160", "40 samples"]
     assert shown["pass@4"]["text"]["mean"] == "0.900"
@@ -537,7 +544,7 @@ def test_each_metric_of_a_curve_has_its_own_denominator(tmp_path: Path) -> None:
 
 
 def test_a_curve_without_a_point_is_waited_for(tmp_path: Path) -> None:
-    from heldout.training.curve import CurveWriter
+    from heldout.training.curve.points import CurveWriter
 
     (tmp_path / "new").mkdir()
     CurveWriter(tmp_path / "new" / CURVE_NAME).close()
@@ -622,3 +629,26 @@ def test_a_run_is_never_named_by_its_time_alone(
     path = tmp_path / "capitals" / "2026-01-02T03-04-05"
     shutil.copytree(folder / "shop-base", path)
     assert scan_runs([tmp_path / root]) == {name: path}
+
+
+def test_a_curve_is_drawn_by_what_its_evals_have(tmp_path: Path) -> None:
+    make_metrics_only(tmp_path)
+    make_curve(tmp_path, 20, samples=8, name="rewarded")
+    pages = Pages([tmp_path])
+    pages.runs()
+    curve = pages.curve("metrics-only", "", "")
+    assert (curve["metric"], curve["metrics"]) == ("accuracy", ["accuracy", "late"])
+    assert [point["mean"] for point in curve["points"]] == [i / 10 for i in range(1, 10)]
+    assert curve["no_verdict"] == "these evals have no reward, and verdicts are on rewards"
+    late = pages.curve("metrics-only", "", "late")["points"]
+    assert [point["mean"] is None for point in late] == [True] * 5 + [False] * 4
+    assert all(point["result"] for point in late)
+    with pytest.raises(InvalidInput, match="no metric 'nope' in metrics-only, only accuracy, late"):
+        pages.curve("metrics-only", "", "nope")
+    assert pages.curve("rewarded", "", "")["metrics"][:2] == ["reward", "pass_rate"]
+    both = ["metrics-only", "rewarded"]
+    assert pages.curves(both[:1], [], "")["metric"] == "accuracy"
+    assert pages.curves(both[::-1], [], "")["metric"] == "reward"
+    assert pages.curves(both, [], "")["metrics"] == []
+    with pytest.raises(InvalidInput, match="no metric 'nope'"):
+        pages.curves(both, [], "nope")

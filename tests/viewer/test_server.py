@@ -128,18 +128,98 @@ def test_requests_of_other_sites_are_refused(pages: Pages, site: str) -> None:
     )
 
 
-def test_a_token_that_is_no_utf8_is_the_wrong_one(pages: Pages) -> None:
-    async def main() -> bytes:
-        async with running(pages) as address:
-            host = URL(address).authority
-            reader, writer = await asyncio.open_connection(*host.split(":"))
-            head = f"GET /api/runs HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer "
-            writer.write(head.encode() + b"\xff\r\n\r\n")
-            status = await reader.readline()
-            writer.close()
-            return status
+async def send(pages: Pages, head: bytes, body: bytes = b"", code: str | None = None) -> int:
+    """Send a request byte by byte as it is, with the server's address for HOST; its status."""
+    async with running(pages, code=code) as address:
+        host = URL(address).authority
+        reader, writer = await asyncio.open_connection(*host.split(":"))
+        length = b"Content-Length: %d\r\nConnection: close\r\n" % len(body)
+        writer.write(head.replace(b"HOST", host.encode()) + length + b"\r\n" + body)
+        status = await reader.readline()
+        writer.close()
+        return int(status.split()[1])
 
-    assert asyncio.run(main()).split()[1] == b"401"
+
+@pytest.mark.parametrize("given", [b"\xff", b"\xed\xa0\x80", b"", b"\xff \xff"])
+@pytest.mark.parametrize(("path", "scheme"), [("runs", b"Bearer"), ("token", b"Code")])
+def test_a_secret_that_is_no_text_is_the_wrong_one(
+    pages: Pages, path: str, scheme: bytes, given: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = b"GET /api/%b HTTP/1.1\r\nHost: HOST\r\nAuthorization: %b %b\r\n"
+    request = head % (path.encode(), scheme, given)
+    assert asyncio.run(send(pages, request, code="a-code")) == 401
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Last-Event-ID",
+        "Accept-Encoding",
+        "Origin",
+        "Cookie",
+        "Range",
+        "If-None-Match",
+        "Content-Type",
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/api/runs", "/api/events"])
+def test_headers_may_have_any_bytes(
+    pages: Pages, header: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = f"GET {path} HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer {TOKEN}\r\n{header}: "
+    assert asyncio.run(send(pages, head.encode() + b"\xff\xed\xa0\x80\r\n")) == 200
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"", b""),
+        (b"\xff", b""),
+        (b'{"name": "\xff"}', b""),
+        (b'{"name": "\\ud800"}', b""),
+        (b"[" * 60_000, b""),
+        (b"{}", b"Content-Encoding: gzip\r\n"),
+        (b"{}", b"Content-Encoding: deflate\r\n"),
+    ],
+)
+def test_a_note_may_be_any_bytes_and_is_refused(
+    folder: Path, body: bytes, headers: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = (
+        b"POST /api/note HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\n"
+        b"Content-Type: application/json\r\nAuthorization: Bearer %b\r\n"
+    ) % TOKEN.encode()
+    pages = Pages([folder], takes_notes=True)
+    assert asyncio.run(send(pages, head + headers, body)) == 400
+    assert caplog.records == []
+
+
+def test_a_stream_of_events_that_fails_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: Path
+) -> None:
+    def fail(self: Pages, names: list[str], seen: str) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Pages, "events", fail)
+    answer = ask(Pages([folder]), "/api/events")
+    assert (answer.status, answer.body) == (200, b"")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_goes_wrong_anywhere_is_one_line_for_the_page_and_a_traceback_for_the_terminal(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Viewer, "_exchange", fail)
+    answer = ask(pages, "/api/token")
+    assert answer.status == 500
+    assert "the terminal says which" in answer.json["error"]
+    assert answer.headers["Content-Security-Policy"]
+    assert "ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -169,7 +249,11 @@ def test_nothing_can_be_changed(pages: Pages, method: str) -> None:
         assert ask(pages, path, method=method).status == 405
 
 
-NOTE = {"name": "arithmetic", "id": "sum-03", "repeat": 2, "label": "correct", "remark": "fine"}
+NONE = {"label": "", "remark": ""}
+NOTE = {
+    **{"name": "arithmetic", "id": "sum-03", "repeat": 2, "label": "correct", "remark": "fine"},
+    "was": NONE,
+}
 JSON_TYPE = {"Content-Type": "application/json"}
 NO_PAGE = {"Origin": "http://evil.example"}
 
@@ -191,6 +275,7 @@ NO_PAGE = {"Origin": "http://evil.example"}
         ({}, {**NOTE, "repeat": 9}, True, 404),
         ({}, {**NOTE, "repeat": -1}, True, 400),
         ({}, {**NOTE, "path": "/etc/passwd"}, True, 400),
+        ({}, {**NOTE, "was": {"label": "incorrect", "remark": ""}}, True, 409),
         ({}, {**NOTE, "label": "x" * 65}, True, 422),
         ({}, {**NOTE, "remark": "x" * 4001}, True, 422),
         ({}, {**NOTE, "remark": "x" * 70_000}, True, 413),

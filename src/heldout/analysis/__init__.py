@@ -8,6 +8,9 @@ aggregate              several training runs over several tasks (score_matrix)
 compare                is B better than A?
 gate                   may B replace A?
 plan                   how many samples it takes to see a difference
+
+Loaded reports go in; values come out, with what makes them incomparable as an error. The statistics
+are those of `stats/`; the words and tables for people are in `reporting/`.
 """
 
 from __future__ import annotations

@@ -14,15 +14,19 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from heldout._format import samples as count_samples
+from heldout._core.config import result_changing
+from heldout._core.format import samples as count_samples
 from heldout.analysis._runs import LoadedRun
-from heldout.config import result_changing
 from heldout.errors import InvalidInput, NotComparable
-from heldout.stats import Ints
-from heldout.store.columns import Labels
+from heldout.stats.intervals import Ints
+from heldout.store.fingerprint import PARTS, name_changes
+from heldout.store.report import EvalReport
+from heldout.store.run_config import was_success_assumed
+from heldout.store.tables import Labels
 
 DifferenceKind = Literal["samples", "scorer", "environment", "threshold", "incomplete", "cached"]
 DIFFERENCE_KINDS: tuple[DifferenceKind, ...] = get_args(DifferenceKind)
+"""In what two runs may differ; `allow=` of a comparison takes these."""
 
 IDS_SHOWN = 3
 PARTS_SHOWN = 8
@@ -36,7 +40,10 @@ _EPISODE_SETTINGS: dict[str, DifferenceKind] = {
 }
 _FUNCTIONS: dict[str, DifferenceKind] = {"score_fn": "scorer", "environment_factory": "environment"}
 # Reported elsewhere, or nothing that a reader could act on.
-_NOT_SETTINGS = {*_EPISODE_SETTINGS, "kind", "num_envs", "seeded", "notes", "samples", "label", "n"}
+_NOT_SETTINGS = {
+    *_EPISODE_SETTINGS,
+    *("kind", "num_envs", "seeded", "notes", "samples", "label", "n", "success"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ def find_mismatches(
     mismatches: list[Mismatch] = []
     if not unseeded_runs(a, b):  # without seeds, ids say nothing
         mismatches += [*_sample_mismatches(a, b, shared), *_key_mismatches(a, b, shared, keys)]
-    for name, kind in _FUNCTIONS.items():
+    for name, kind in {} if ran_one_published_task(a, b) else _FUNCTIONS.items():
         text = describe_function_change(a, b, name)
         if text and a.functions and b.functions and not (kind == "scorer" and same_answers(a, b)):
             mismatches.append(Mismatch(kind, text))
@@ -131,7 +138,7 @@ def match_runs(
 
 def _find_old_success(run: LoadedRun) -> list[Mismatch]:
     """Return a mismatch for a run that counted every termination as success, else None."""
-    if run.config.get("success_is") != "terminated":
+    if not was_success_assumed(run.config):
         return []
     text = (
         f"{run.name} was saved when an episode that terminated counted as a success, which it need "
@@ -142,21 +149,26 @@ def _find_old_success(run: LoadedRun) -> list[Mismatch]:
 
 def find_unfinished(run: LoadedRun) -> list[Mismatch]:
     """Return a mismatch for a run that did not finish, else None."""
-    if run.complete:
+    return unfinished_report(run.report, run.name, len(run.table.reward))
+
+
+def unfinished_report(report: EvalReport, name: str, items: int) -> list[Mismatch]:
+    """Return a mismatch for a report that is not finished and has so many items, else None."""
+    if report.summary.get("complete") is not False:
         return []
-    if run.report.status == "complete":
+    if report.status == "complete":
         text = (
-            f"{run.name} says of itself that it is complete, but its results.jsonl is not the one "
+            f"{name} says of itself that it is complete, but its results.jsonl is not the one "
             "that it was finished with: it was changed, or is another run's"
         )
         return [Mismatch("incomplete", text)]
-    asked = run.report.summary.get("n_asked")
+    asked = report.summary.get("n_asked")
     of = "" if asked is None else f" of {asked}"
     text = (
-        f"{run.name} is not finished ({run.report.status}): it has {len(run.table.reward)}{of} "
-        "items, and those that end first are not like the others"
+        f"{name} is not finished ({report.status}): it has {items}{of} items, and those that end "
+        "first are not like the others"
     )
-    if "imported" not in run.config:
+    if not report.is_imported:
         text += " (--resume finishes it)"
     return [Mismatch("incomplete", text)]
 
@@ -184,6 +196,26 @@ def same_answers(a: LoadedRun, b: LoadedRun) -> bool:
     """Return whether both score the same trajectories, so that scorers are what is compared."""
     rescored = any(isinstance(run.config.get("parent"), dict) for run in (a, b))
     return bool(rescored and a.origin and a.origin.get("id") and a.origin == b.origin)
+
+
+def ran_one_published_task(a: LoadedRun, b: LoadedRun) -> bool:
+    """Return whether one is a log of a published task, and the other ran that very task here.
+
+    Their code is then the package's, of the same version; a log has it by name alone, so that
+    fingerprints would never agree.
+    """
+    logged = [run.config.get("imported") for run in (a, b)]
+    factories = [run.functions.get("environment_factory") for run in (a, b)]
+    for theirs, ours in ((logged[0], factories[1]), (logged[1], factories[0])):
+        if not isinstance(theirs, dict) or not isinstance(ours, dict):
+            continue
+        logs, here = theirs.get("published"), ours.get("published")
+        if isinstance(logs, dict) and isinstance(here, dict):
+            rewards, reward = logs.get("rewards"), here.get("rewards")
+            if isinstance(rewards, list) and isinstance(reward, list):
+                is_same_reward = any(name in rewards for name in reward)
+                return is_same_reward and {**logs, "rewards": reward} == here
+    return False
 
 
 def unseeded_runs(a: LoadedRun, b: LoadedRun) -> tuple[str, ...]:
@@ -251,7 +283,11 @@ def describe_function_change(a: LoadedRun, b: LoadedRun, name: str) -> str | Non
         return f"{name} is not the same rubric: {'; '.join(parts)}"
     names = [f.get("name") if isinstance(f, dict) else None for f in (function_a, function_b)]
     if names[0] == names[1]:
-        return f"the code of {names[0] or name}, or of something it uses, differs"
+        made_of = [(run.functions.get(PARTS) or {}).get(name) for run in (a, b)]
+        changes = name_changes(*made_of)
+        return f"the code of {names[0] or name}, or of something it uses, differs" + (
+            f": {changes}" if changes else ""
+        )
     return _describe_change(name, *names)
 
 

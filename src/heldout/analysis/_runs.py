@@ -1,4 +1,4 @@
-"""Runs as columns, and the value that each of their items and samples has.
+"""Runs that are compared, and the value that each of their items and samples has.
 
 What is compared is a `Measure`. Its value for a sample is the mean over the sample's repeats. Items
 that errored have no value; counted as `errors_as`, they give a second reading (docs/semantics.md,
@@ -8,7 +8,7 @@ clause 22).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.stats import Floats, Ints
 from heldout.stats._input import UNIT_ROUNDING
+from heldout.stats.intervals import Floats, Ints
 from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.stats.summary import has_passed
-from heldout.store.columns import ResultTable, Selection, has_duplicates, table_of, table_of_results
-from heldout.store.report import EvalReport
-from heldout.store.report import Results as StoredResults
+from heldout.store.columns import has_duplicates
+from heldout.store.report import EvalReport, ReportOrResults, refuse_selected
 from heldout.store.run_dir import RunDir
-from heldout.types import EvalResult
+from heldout.store.tables import ResultTable, table_of
 
 REWARD, PASSED = "reward", "passed"
 METRIC_PREFIX = "metric."
@@ -37,17 +36,19 @@ METRIC_PREFIX = "metric."
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """A report with its items as columns.
-
-    `functions` are the names and fingerprints in run.json of what prepared and scored, {} if
-    unknown; `origin` is the run whose trajectories these are (`heldout rescore`), None if unknown.
-    """
+    """A report that has been read to be compared: its name, its table, where it comes from."""
 
     name: str
     report: EvalReport
     table: ResultTable
-    functions: dict[str, Any]
     origin: dict[str, Any] | None = None
+    """The run whose trajectories these are (`heldout rescore`); None if unknown."""
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """Names and fingerprints in run.json of what prepared and scored; {} if unknown."""
+        info = self.report.info
+        return {} if info is None or self.report.path is None else info.functions
 
     @property
     def config(self) -> dict[str, Any]:
@@ -70,7 +71,6 @@ class LoadedRun:
 ReportOrPath = EvalReport | str | Path
 """A report, or the path of a run directory."""
 RunOrPath = ReportOrPath | LoadedRun
-ReportOrResults = EvalReport | Iterable[EvalResult]
 
 
 def load_run(report: RunOrPath, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
@@ -86,27 +86,29 @@ def load_run(report: RunOrPath, keys: Sequence[str] = (), *, name: str) -> Loade
             raise RunDirectoryError(
                 f"{path} is a curve; one of the evals in {path / 'steps'} is what can be compared"
             )
-        report = EvalReport.load(path)
+        report = EvalReport.load(report)
     if not isinstance(report, EvalReport):
         raise InvalidInput(
             f"a report, or the path of a run directory, is compared; got {report!r:.100}"
         )
     refuse_without_mean(report)
-    functions: dict[str, Any] = {}
     origin: dict[str, Any] | None = None
     if report.path is not None and report.info is not None:
-        functions, origin = report.info.functions, RunDir(report.path).origin(report.info)
+        origin = RunDir(report.path).origin(report.info)
     name = str(report.config.get("experiment_name") or (report.path.name if report.path else name))
     refuse_selected(report, name)
-    table = table_of(report, [*dict.fromkeys(keys)])
+    table = table_of(report.results, [*dict.fromkeys(keys)])
     if len(table.reward) == 0:
         raise InvalidInput(f"{name} has no results: there is nothing to compare")
     if np.isnan(table.reward).all():
+        again = "Run it again (--resume)"
+        if report.is_imported:
+            again = "`heldout rescore` can score the answers that it has"
         raise InvalidInput(
-            f"{name} has no score: all of its {len(table.reward)} items errored. Run it again "
-            "(--resume), or see why: heldout show --failures"
+            f"{name} has no score: all of its {len(table.reward)} items errored. {again}, or see "
+            "why: heldout show --failures"
         )
-    return LoadedRun(name, report, table, functions, origin)
+    return LoadedRun(name, report, table, origin)
 
 
 def refuse_without_mean(report: EvalReport) -> None:
@@ -114,7 +116,7 @@ def refuse_without_mean(report: EvalReport) -> None:
     n, errors = report.summary["n"], report.summary["n_errors"]
     if report.lacks_mean and errors < n:
         again = "Run them again (--resume; with --set max_error_rate=1 to accept errors)"
-        if "imported" in report.config:
+        if report.is_imported:
             again = "Import it with --max-error-rate 1 to accept errors"
         raise InvalidInput(
             f"{report.path} failed: {errors} of its {n} items errored, so it has no mean to "
@@ -126,69 +128,14 @@ def read_table(results: ReportOrResults, cluster: str | None) -> ResultTable:
     """Return the items of a report, or of results in memory, with the values of a cluster key."""
     refuse_selected(results)
     keys = [] if cluster is None else [cluster]
-    if isinstance(results, EvalReport):
-        return table_of(results, keys)
-    return table_of_results(results, keys)
-
-
-def refuse_selected(results: ReportOrResults, name: str = "this report") -> None:
-    """Refuse results selected by outcome: they only describe the selection.
-
-    That is a report that `where` picked so, and one that holds fewer results than it was made with.
-    For a plain list of results this cannot be known.
-
-    Args:
-        results: A report, or results.
-        name: What to call it.
-
-    Raises:
-        InvalidInput: They were.
-    """
-    if (selection := outcome_selection(results)) is not None:
-        raise InvalidInput(
-            f"{name} holds results picked by what came out ({selection.condition}), so an interval "
-            "or a comparison says nothing of them; pick by metadata"
-        )
-    if not isinstance(results, EvalReport) or results.run_dir is not None or results.selection:
-        return
-    counts = [results.summary.get("n")]
-    if results.info is not None and results.info.status == "complete":
-        counts.append(results.info.asked)
-    for count in counts:
-        if count is not None and count != len(results.results):
-            raise InvalidInput(
-                f"{name} holds {len(results.results)} results where it was made of {count}; "
-                "report.where(…) picks by metadata, and says that it did"
-            )
-
-
-def outcome_selection(results: ReportOrResults) -> Selection | None:
-    """Return how results were selected by outcome; None if they were not, as far as is known."""
-    if not isinstance(results, EvalReport | StoredResults) or results.selection is None:
-        return None
-    return results.selection if results.selection.by_outcome else None
-
-
-def sample_clusters(table: ResultTable, key: str | None) -> Ints:
-    """Number the cluster of each sample.
-
-    Samples that share a value of `key` are one cluster; without a key, and of samples that lack
-    it, those that clause 7 takes for one.
-    """
-    labels = None if key is None else table.keys[key]
-    if labels is not None and (labels.codes >= 0).all():
-        return labels.codes
-    by_content = np.unique(table.sample_cluster, return_inverse=True)[1].astype(np.int64)
-    if labels is None:
-        return by_content
-    return np.where(labels.codes < 0, len(labels.values) + by_content, labels.codes)
+    return table_of(results.results if isinstance(results, EvalReport) else results, keys)
 
 
 def clusters_if_any(table: ResultTable, key: str | None) -> Ints | None:
     """Number the cluster of each sample; None if every sample is independent."""
     if key is None and not has_duplicates(table.sample_cluster):
         return None
-    return sample_clusters(table, key)
+    return table.clusters_by(key)
 
 
 # --- Values -------------------------------------------------------------------------------------
@@ -296,8 +243,3 @@ def within_unit(*values: Floats) -> bool:
 def is_binary(*values: Floats) -> bool:
     """Return whether all values are 0 or 1; NaN is ignored."""
     return all(bool(((v == 0) | (v == 1))[~np.isnan(v)].all()) for v in values)
-
-
-def pessimistic_value(*values: Floats) -> float:
-    """Return what an errored item counts as: 0, or the least value where some are negative."""
-    return min(0.0, *(float(np.nanmin(v)) for v in values if not np.isnan(v).all()))

@@ -28,17 +28,17 @@ from heldout.analysis._runs import PASSED, REWARD, LoadedRun, Measure, ReportOrP
 from heldout.errors import InvalidInput
 from heldout.stats import (
     BootstrapEstimate,
-    Floats,
-    Ints,
     Moments,
     Statistic,
     bootstrap,
+    bootstrap_difference,
     bootstrap_improvement,
 )
-from heldout.stats.intervals import bounds_as_dict
+from heldout.stats.intervals import Floats, Ints, bounds_as_dict
 from heldout.stats.resampling import REPETITIONS
-from heldout.store.columns import places_by_code
+from heldout.stats.summary import value_of_errors
 from heldout.store.report import EvalReport
+from heldout.store.tables import places_by_code
 
 Reports = ReportOrPath | Sequence[ReportOrPath] | Mapping[str, Sequence[ReportOrPath]]
 
@@ -60,7 +60,8 @@ class ScoreMatrix:
         tasks: Names of the tasks.
         metric: What the scores are means of.
         items: Results behind all scores together.
-        errored: Results without a score: 0 in a mean reward, in no mean of a metric (clause 2).
+        errored: Results without a score: in no mean of a metric, otherwise as `errors_as`.
+        errors_as: What an errored item counts as on each task (clause 2); empty of a metric.
         allowed: What differs between runs and was allowed to.
         may_differ: Whether runs in one report share no input, so that their samples may differ.
         layout: The results behind the scores; None for scores that did not come from reports.
@@ -72,6 +73,7 @@ class ScoreMatrix:
     metric: str
     items: int
     errored: int
+    errors_as: tuple[float, ...] = ()
     allowed: tuple[Mismatch, ...] = ()
     may_differ: bool = False
     layout: RunTaskLayout | None = field(default=None, repr=False)
@@ -122,47 +124,99 @@ def score_matrix(
     layout = _lay_out(reports, runs, tasks)
     check = _DifferenceCheck(allow, metric)
     check.compare_runs(layout)
-    values: dict[str, Floats] = {}
-    scores = np.full((len(layout.runs), len(layout.tasks)), np.nan)
-    items = errored = 0
-    for (run, task), (source, rows) in layout.cells.items():
-        if source.name not in values:
-            values[source.name] = Measure(metric, source.report.pass_threshold).item_values(source)
-        numbers = values[source.name][rows]
-        known = ~np.isnan(numbers)
-        if not known.any():
-            raise InvalidInput(
-                f"run {layout.runs[run]!r} has no {metric} on task {layout.tasks[task]!r}: none of "
-                f"its {len(rows)} results there has one"
-            )
-        items += len(rows)
-        errored += int(np.isnan(source.table.reward[rows]).sum())
-        # The denominators of a summary: an errored item has a reward of 0, and no metric.
-        as_zero = metric in (REWARD, PASSED)
-        counted = np.where(known, numbers, 0.0) if as_zero else numbers[known]
-        scores[run, task] = Moments.of(counted).mean
+    values = _read_values(layout, metric)
+    errors_as = _errors_by_task([(layout, values)], metric)
+    rows = [rows for _, rows in layout.cells.values()]
+    errored = sum(
+        int(np.isnan(source.table.reward[rows]).sum()) for source, rows in layout.cells.values()
+    )
     return ScoreMatrix(
-        scores,
+        _score_cells(layout, values, errors_as),
         layout.runs,
         layout.tasks,
         metric,
-        items,
+        sum(map(len, rows)),
         errored,
+        tuple(errors_as.values()),
         tuple(check.allowed),
         check.may_differ,
         layout,
     )
 
 
-# --- Which results are of which run and task ----------------------------------------------------
+def _read_values(layout: RunTaskLayout, metric: str) -> CellValues:
+    """Return the values behind each score; NaN where an item has none."""
+    of_source: dict[str, Floats] = {}
+    values: CellValues = {}
+    for (run, task), (source, rows) in layout.cells.items():
+        if source.name not in of_source:
+            measure = Measure(metric, source.report.pass_threshold)
+            of_source[source.name] = measure.item_values(source)
+        values[run, task] = of_source[source.name][rows]
+        if np.isnan(values[run, task]).all():
+            raise InvalidInput(
+                f"run {layout.runs[run]!r} has no {metric} on task {layout.tasks[task]!r}: none of "
+                f"its {len(rows)} results there has one"
+            )
+    return values
 
+
+def _errors_by_task(
+    sides: Sequence[tuple[RunTaskLayout, CellValues]], metric: str
+) -> dict[str, float]:
+    """Return what an errored item counts as on each task, over all runs of all sides.
+
+    Each task has a scale of its own. Of a metric the result is empty: an errored item has none, so
+    it is in no mean (clause 4).
+    """
+    if metric not in (REWARD, PASSED):
+        return {}
+    of_task: dict[str, list[Floats]] = {}
+    for layout, values in sides:
+        for (_, task), numbers in values.items():
+            of_task.setdefault(layout.tasks[task], []).append(numbers)
+    return {task: value_of_errors(*of_task[task]) for task in sides[0][0].tasks}
+
+
+def _score_cells(
+    layout: RunTaskLayout, values: CellValues, errors_as: Mapping[str, float]
+) -> Floats:
+    """Return the mean of each cell, with errored items counted where a task says as what."""
+    scores = np.full((len(layout.runs), len(layout.tasks)), np.nan)
+    for (run, task), numbers in values.items():
+        known = ~np.isnan(numbers)
+        worth = errors_as.get(layout.tasks[task])
+        counted = numbers[known] if worth is None else np.where(known, numbers, worth)
+        scores[run, task] = Moments.of(counted).mean
+    return scores
+
+
+def _count_errors_alike(ours: ScoreMatrix, theirs: ScoreMatrix) -> tuple[ScoreMatrix, ScoreMatrix]:
+    """Count errored items of both sides as the worst value that either side has on a task."""
+    if ours.layout is None or theirs.layout is None or not ours.errored + theirs.errored:
+        return ours, theirs
+    layouts = (ours.layout, theirs.layout)
+    sides = [(layout, _read_values(layout, ours.metric)) for layout in layouts]
+    errors_as = _errors_by_task(sides, ours.metric)
+
+    def recount(matrix: ScoreMatrix, layout: RunTaskLayout, values: CellValues) -> ScoreMatrix:
+        counted = tuple(errors_as[task] for task in matrix.tasks) if errors_as else ()
+        return replace(matrix, scores=_score_cells(layout, values, errors_as), errors_as=counted)
+
+    return recount(ours, *sides[0]), recount(theirs, *sides[1])
+
+
+# --- The run and the task of each result ---------------------------------------------------------
+
+CellValues = dict[tuple[int, int], Floats]
+"""The values of the items of each run on each task, by (index of the run, index of the task)."""
 RunTaskRows = tuple[LoadedRun, Ints]
 """A report, and the rows of its table that are of one run and one task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunTaskLayout:
-    """Which results are of which run and which task."""
+    """The run and the task of each result."""
 
     runs: tuple[str, ...]
     tasks: tuple[str, ...]
@@ -396,6 +450,8 @@ class Aggregates:
         against: Those of the runs to beat.
         optimum: The score that the optimality gap is to.
         estimates: Interquartile mean, mean, median and optimality gap with their intervals.
+        against_estimates: Those of the runs to beat; empty without any.
+        differences: What each estimate is above that of the runs to beat; empty without any.
         improvement: The probability that a run of `matrix` beats one of `against`. It has no
             interval where every run does, or none: resampling such runs shows no uncertainty.
         allowed: What differs between the two sides and was allowed to.
@@ -407,6 +463,8 @@ class Aggregates:
     optimum: float
     estimates: Mapping[Statistic, BootstrapEstimate]
     improvement: BootstrapEstimate | None
+    against_estimates: Mapping[Statistic, BootstrapEstimate] = field(default_factory=dict)
+    differences: Mapping[Statistic, BootstrapEstimate] = field(default_factory=dict)
     allowed: tuple[Mismatch, ...] = ()
     may_differ: bool = False
 
@@ -415,15 +473,22 @@ class Aggregates:
         estimates = {str(name): estimate for name, estimate in self.estimates.items()}
         if self.improvement is not None:
             estimates["improvement_probability"] = self.improvement
+        estimates |= {f"{name}_difference": found for name, found in self.differences.items()}
         plain: dict[str, Any] = self.matrix.as_dict()
         if self.against is not None:
-            plain["against"] = self.against.as_dict()
-        for name, estimate in estimates.items():
-            plain[name] = estimate.value
-            plain |= bounds_as_dict(estimate.interval, f"{name}_ci")
+            against = {str(name): found for name, found in self.against_estimates.items()}
+            plain["against"] = self.against.as_dict() | _estimates_as_dict(against)
+        plain |= _estimates_as_dict(estimates)
         mean = self.estimates["mean"]
         settings = {"repetitions": mean.repetitions, "seed": mean.seed}
         return {**plain, "optimum": self.optimum, **settings, "confidence": mean.confidence}
+
+
+def _estimates_as_dict(estimates: Mapping[str, BootstrapEstimate]) -> dict[str, float | None]:
+    plain: dict[str, float | None] = {}
+    for name, estimate in estimates.items():
+        plain |= {name: estimate.value, **bounds_as_dict(estimate.interval, f"{name}_ci")}
+    return plain
 
 
 def aggregate(
@@ -439,7 +504,8 @@ def aggregate(
 
     Args:
         matrix: The scores.
-        against: Scores of other runs on the same tasks; adds the probability of improvement.
+        against: Scores of other runs on the same tasks; adds their estimates, the differences and
+            the probability of improvement.
         optimum: The score that the optimality gap is to.
         seed: Of the resampling; the same seed gives the same intervals.
         repetitions: Number of resamples.
@@ -450,17 +516,27 @@ def aggregate(
         NotComparable: The sides differ in more than their policy.
     """
     if seed < 0:
-        raise InvalidInput(f"seed is 0 or more; got {seed!r}")
+        raise InvalidInput(f"seed must be 0 or more; got {seed!r}")
     if not np.isfinite(optimum):
-        raise InvalidInput(f"optimum is a finite number, the best score there is; got {optimum!r}")
+        raise InvalidInput(
+            f"optimum must be a finite number, the best score there is; got {optimum!r}"
+        )
     check = _DifferenceCheck(allow, matrix.metric)
-    estimates = {
-        name: bootstrap(matrix.scores, name, seed=seed, repetitions=repetitions, optimum=optimum)
-        for name in get_args(Statistic)
-    }
+    if against is not None:
+        _check_alike(matrix, against)
+        matrix, against = _count_errors_alike(matrix, against)
+    settings: Any = {"seed": seed, "repetitions": repetitions, "optimum": optimum}
+    names: tuple[Statistic, ...] = get_args(Statistic)
+    estimates = {name: bootstrap(matrix.scores, name, **settings) for name in names}
+    of_against: dict[Statistic, BootstrapEstimate] = {}
+    differences: dict[Statistic, BootstrapEstimate] = {}
     improvement = None
     if against is not None:
-        scores = _align_tasks(matrix, against)
+        scores = against.scores[:, [against.tasks.index(task) for task in matrix.tasks]]
+        of_against = {name: bootstrap(scores, name, **settings) for name in names}
+        differences = {
+            name: bootstrap_difference(matrix.scores, scores, name, **settings) for name in names
+        }
         if matrix.layout is not None and against.layout is not None:
             check.compare_sides(matrix.layout, against.layout)
         improvement = bootstrap_improvement(
@@ -468,11 +544,21 @@ def aggregate(
         )
         if improvement.value in (0, 1):
             improvement = replace(improvement, interval=None)
-    allowed = tuple(check.allowed)
-    return Aggregates(matrix, against, optimum, estimates, improvement, allowed, check.may_differ)
+    return Aggregates(
+        matrix,
+        against,
+        optimum,
+        estimates,
+        improvement,
+        of_against,
+        differences,
+        tuple(check.allowed),
+        check.may_differ,
+    )
 
 
-def _align_tasks(matrix: ScoreMatrix, against: ScoreMatrix) -> Floats:
+def _check_alike(matrix: ScoreMatrix, against: ScoreMatrix) -> None:
+    """Refuse two sides with other metrics or tasks."""
     if matrix.metric != against.metric:
         raise InvalidInput(
             f"one side has scores of {matrix.metric!r}, the other of {against.metric!r}"
@@ -482,4 +568,3 @@ def _align_tasks(matrix: ScoreMatrix, against: ScoreMatrix) -> Floats:
         raise InvalidInput(
             f"both sides need the same tasks; only one of them has {', '.join(map(repr, odd))}"
         )
-    return against.scores[:, [against.tasks.index(task) for task in matrix.tasks]]

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from heldout._core.html import as_html
 from heldout.analysis._comparability import (
     Mismatch,
     SharedSamples,
@@ -35,15 +36,12 @@ from heldout.analysis._runs import (
     RunOrPath,
     clusters_if_any,
     load_run,
-    pessimistic_value,
     sample_means,
     within_unit,
 )
 from heldout.errors import InvalidInput
 from heldout.stats import (
     CONFIDENCE,
-    Floats,
-    Ints,
     PairedDifference,
     SliceDifference,
     UnpairedDifference,
@@ -53,9 +51,10 @@ from heldout.stats import (
     unpaired_difference,
 )
 from heldout.stats._input import check_threshold
-from heldout.stats.summary import has_passed
-from heldout.store.columns import ResultTable, places_by_code
+from heldout.stats.intervals import Floats, Ints
+from heldout.stats.summary import has_passed, value_of_errors
 from heldout.store.report import EvalReport
+from heldout.store.tables import ResultTable, places_by_code
 
 Difference = PairedDifference | UnpairedDifference
 ComparisonVerdict = Literal["b_better", "a_better", "b_higher", "a_higher", "inconclusive"]
@@ -74,7 +73,7 @@ class Side:
         errored: Items without a score.
         left_out: Samples that are not compared: the other run lacks them, or a score of them.
         cached: Items all of whose model turns came from the response cache.
-        measured_nothing: Whether all items with a score are such items.
+        measured_nothing: Whether all model turns behind its scores came from the response cache.
         report: Its report.
     """
 
@@ -100,7 +99,7 @@ class Change:
     Attributes:
         id: The sample's id.
         a: Its mean reward over repeats in A.
-        b: The same in B.
+        b: Its mean reward over repeats in B.
     """
 
     id: str
@@ -162,21 +161,23 @@ class Comparison:
         a: The run that is compared with.
         b: The run that is compared.
         metric: "reward", "passed", "pass@k", "pass^k", or the name of a metric.
+        lower_is_better: Whether a higher value is worse.
         pass_threshold: The mean reward from which a sample passes; None of returns.
         confidence: Of all intervals.
         cluster: The metadata key that errors are clustered by; None: by content.
         overall: The difference over the samples that have a score in both runs.
-        errors_as: What errored items count as in `with_errors`: 0, or the least value where some
-            are negative. None where nothing errored.
-        with_errors: The difference with errored items counted; None where nothing errored.
+        errors_as: What errored items count as in `with_errors` (`value_of_errors`); None where
+            nothing errored.
+        with_errors: The difference with errored items counted; None if nothing errored.
         minimum_detectable: The true difference that such a comparison detects with 80% power.
         by: The metadata keys of slices.
         slices: The difference in each slice; `label` has one value per key.
-        slices_with_errors: The same with errored items counted; empty where nothing errored.
+        slices_with_errors: The same with errored items counted; empty if nothing errored.
         slices_not_compared: Labels of slices without a sample that has a value in both runs.
         gained: Samples that fail in A and pass in B; none where samples are not paired. Of
             returns, those that rose.
         lost: Samples that pass in A and fail in B; of returns, those that fell.
+        both_fail: Samples that fail in both; none of returns.
         samples: Every sample that both runs have; None where samples are not paired.
         mismatches: What differs and was allowed to.
         shared_samples: Samples that both runs have.
@@ -184,7 +185,7 @@ class Comparison:
         duplicates: Whether samples of equal content were clustered.
         changed_settings: Settings other than the policy that differ, with both values.
         model_versions: A model's name and its two versions, where the name is the same.
-        unknown_scorers: Runs of which it is not recorded how they were scored.
+        unknown_scorers: Runs that do not record how they were scored.
         same_answers: Whether both score the same trajectories: a difference is the scorer's.
         scorer_change: How the two scorers of the same answers differ; None where they do not.
     """
@@ -192,6 +193,7 @@ class Comparison:
     a: Side
     b: Side
     metric: str
+    lower_is_better: bool
     pass_threshold: float | None
     confidence: float
     cluster: str | None
@@ -205,6 +207,7 @@ class Comparison:
     slices_not_compared: tuple[SliceLabel, ...]
     gained: Sequence[Change]
     lost: Sequence[Change]
+    both_fail: Sequence[Change]
     mismatches: tuple[Mismatch, ...]
     shared_samples: int
     unseeded: tuple[str, ...]
@@ -217,9 +220,7 @@ class Comparison:
     samples: PairedSamples | None = field(repr=False, compare=False)
 
     def _repr_html_(self) -> str:
-        from heldout.viewer.notebook import comparison_html
-
-        return comparison_html(self)
+        return as_html("comparison", self)
 
     @property
     def paired(self) -> bool:
@@ -238,16 +239,17 @@ class Comparison:
     def verdict(self) -> ComparisonVerdict:
         """The side of 0 that the whole interval lies on, with and without errored items.
 
-        "higher" instead of "better" for a metric, for which more need not be better, and for the
-        same answers scored twice.
+        "higher" instead of "better" for a metric, for which more need not be better unless
+        `lower_is_better` says so, and for the same answers scored twice.
         """
         signs = {_sign(reading) for reading in (self.overall, self.with_errors) if reading}
-        has_better = Measure(self.metric, self.pass_threshold).metric is None
-        if signs == {1}:
-            return "b_better" if has_better and not self.same_answers else "b_higher"
-        if signs == {-1}:
-            return "a_better" if has_better and not self.same_answers else "a_higher"
-        return "inconclusive"
+        if len(signs) > 1 or signs == {0}:
+            return "inconclusive"
+        b_is_higher = signs == {1}
+        is_metric = Measure(self.metric, self.pass_threshold).metric is not None
+        if self.same_answers or (is_metric and not self.lower_is_better):
+            return "b_higher" if b_is_higher else "a_higher"
+        return "b_better" if b_is_higher != self.lower_is_better else "a_better"
 
 
 def _sign(difference: Difference) -> int:
@@ -261,6 +263,7 @@ def compare(
     *,
     by: str | Sequence[str] = (),
     metric: str = REWARD,
+    lower_is_better: bool = False,
     cluster: str | None = None,
     allow: Collection[str] = (),
     paired: bool = True,
@@ -274,6 +277,8 @@ def compare(
         b: The same of the other run.
         by: Metadata keys: the difference in each slice, too, corrected for multiple comparisons.
         metric: "reward", "passed", "pass@k", "pass^k", or the name of a metric.
+        lower_is_better: Whether a higher value is worse, as of a loss: it decides what errored
+            items count as, and which run is better.
         cluster: A metadata key: samples that share its value are not independent.
         allow: What may differ: some of "samples", "scorer", "environment", "threshold" and
             "incomplete".
@@ -304,7 +309,9 @@ def compare(
     columns, labels = _read_columns(run_a, run_b, pairs, measure, cluster, by)
     bounded = within_unit(*(measure.item_values(run) for run in (run_a, run_b)))
     aligned = _Aligned(columns, pairs, bounded, confidence, labels)
-    return _make_comparison(run_a, run_b, aligned, measure, shared, mismatches, cluster, by)
+    return _make_comparison(
+        run_a, run_b, aligned, measure, shared, mismatches, cluster, by, lower_is_better
+    )
 
 
 def _make_comparison(
@@ -316,6 +323,7 @@ def _make_comparison(
     mismatches: Sequence[Mismatch],
     cluster: str | None,
     by: tuple[str, ...],
+    lower_is_better: bool,
 ) -> Comparison:
     runs = (a, b)
     scored = [measure.sample_values(run) for run in runs]
@@ -330,7 +338,8 @@ def _make_comparison(
     slices_with_errors: tuple[SliceDifference, ...] = ()
     errors_as = None
     if a.errored + b.errored:
-        errors_as = pessimistic_value(*(measure.item_values(run) for run in runs))
+        of_items = [measure.item_values(run) for run in runs]
+        errors_as = value_of_errors(*of_items, lower_is_better=lower_is_better)
         counted = [measure.sample_values(run, errors_as=errors_as) for run in runs]
         counted_rows = aligned.find_rows(counted)
         with_errors = aligned.difference(counted, counted_rows)
@@ -341,6 +350,7 @@ def _make_comparison(
         a=make_side(a, len(rows[0])),
         b=make_side(b, len(rows[1])),
         metric=measure.name,
+        lower_is_better=lower_is_better,
         pass_threshold=measure.pass_threshold,
         confidence=aligned.confidence,
         cluster=cluster,
@@ -354,6 +364,7 @@ def _make_comparison(
         slices_not_compared=tuple(x for x in aligned.labels.values() if x not in compared_labels),
         gained=aligned.changes(rows, a.table, gained=True),
         lost=aligned.changes(rows, a.table, gained=False),
+        both_fail=aligned.failing(rows, a.table),
         mismatches=tuple(mismatches),
         shared_samples=len(shared.a),
         unseeded=unseeded_runs(a, b),
@@ -504,6 +515,15 @@ class _Aligned:
         a, b = self.columns
         before, after = self._passes(rows)
         which = np.flatnonzero(after > before if gained else before > after)
+        in_a, in_b = rows[0][which], rows[1][which]
+        return Changes(table, in_a, a.rewards[in_a], b.rewards[in_b])
+
+    def failing(self, rows: Sequence[Ints], table: ResultTable) -> Sequence[Change]:
+        """Return the samples that pass in neither run; none if nothing says what passes."""
+        a, b = self.columns
+        if self.pairs is None or a.passes is None or b.passes is None:
+            return ()
+        which = np.flatnonzero(~a.passes[rows[0]] & ~b.passes[rows[1]])
         in_a, in_b = rows[0][which], rows[1][which]
         return Changes(table, in_a, a.rewards[in_a], b.rewards[in_b])
 

@@ -28,15 +28,14 @@ from heldout.analysis._runs import (
     RunOrPath,
     is_binary,
     load_run,
-    pessimistic_value,
-    sample_clusters,
     within_unit,
 )
 from heldout.analysis.comparison import Comparison, Difference, Side, compare, make_side
 from heldout.errors import InvalidInput
-from heldout.stats import CONFIDENCE, Floats, Interval, Moments, PairedDifference
-from heldout.stats.intervals import bisect
+from heldout.stats import CONFIDENCE, Interval, Moments, PairedDifference
+from heldout.stats.intervals import Floats, bisect
 from heldout.stats.power import POWER
+from heldout.stats.summary import value_of_errors
 
 GateOutcome = Literal["pass", "fail", "errored", "inconclusive"]
 """errored: what errored items count as decides, so there is no verdict."""
@@ -76,13 +75,15 @@ class Check:
         outcome: The outcome in both readings, where they agree. "errored" where one fails and the
             other does not, or nothing was scored.
         scored: The reading without errored items; None where no sample has a score.
-        with_errors: The reading with errored items counted; None where nothing errored.
+        with_errors: The reading with errored items counted; None if nothing errored.
+        errors_as: What errored items count as; None if nothing errored.
         corrected: Whether the interval is corrected for multiple comparisons.
         needed: Samples (of this slice) that would decide with 80% power, if the estimate and the
             spread are right; None where it is decided, or no usable number would do.
-        needed_if_equal: The same of a paired difference, if there is none in truth; None likewise.
-        needed_is_least: Whether nothing varied, so that both are the fewest that could do: more are
-            needed where samples vary after all.
+        needed_if_equal: Samples that would decide with 80% power a paired difference that is 0 in
+            truth; None where it is decided, or no usable number would do.
+        needed_is_least: Whether nothing varied, so that `needed` and `needed_if_equal` are lower
+            bounds: more samples are needed if they vary after all.
     """
 
     kind: CheckKind
@@ -91,6 +92,7 @@ class Check:
     outcome: GateOutcome
     scored: Reading | None
     with_errors: Reading | None
+    errors_as: float | None
     corrected: bool
     needed: int | None = None
     needed_if_equal: int | None = None
@@ -206,22 +208,21 @@ def gate(
             loaded,
             by=by,
             metric=metric,
+            lower_is_better=lower_is_better,
             cluster=cluster,
             allow=allow,
             pass_threshold=pass_threshold,
             confidence=confidence,
         )
         in_slices = no_worse_than if slice_no_worse_than is None else slice_no_worse_than
-        sign = -1 if lower_is_better else 1
-        checks += _check_differences(comparison, no_worse_than, in_slices, sign)
+        checks += _check_differences(comparison, no_worse_than, in_slices)
     if min_mean is not None or max_mean is not None:
         refuse_mismatches(find_unfinished(loaded), allow, f"{loaded.name} cannot be judged")
-        estimates = _estimate_means(loaded, measure, cluster, confidence)
+        of_mean = (loaded, measure, cluster, confidence)
         if min_mean is not None:
-            checks.append(_judge("min_mean", estimates, min_mean))
+            checks.append(_check_mean("min_mean", min_mean, *of_mean))
         if max_mean is not None:
-            below = [replace(estimate, sign=-1) for estimate in estimates]
-            checks.append(_judge("max_mean", below, max_mean))
+            checks.append(_check_mean("max_mean", max_mean, *of_mean))
     side = comparison.b if comparison else make_side(loaded, loaded.table.samples)
     outcome = min((check.outcome for check in checks), key=WORST_FIRST.index)
     return Gate(outcome, tuple(checks), side, comparison, metric, confidence)
@@ -263,7 +264,8 @@ def _check_bounds(
     for name, loss in losses.items():
         if loss is not None and not 0 <= loss < math.inf:
             raise InvalidInput(
-                f"%s is the loss that is tolerated, at least 0; got {loss!r}", parameters=[name]
+                f"%s must be the loss that is tolerated, at least 0; got {loss!r}",
+                parameters=[name],
             )
         if loss is not None and in_unit and loss >= 1:
             raise InvalidInput(
@@ -272,7 +274,7 @@ def _check_bounds(
             )
     for name, mean in means.items():
         if mean is not None and not math.isfinite(mean):
-            raise InvalidInput(f"%s is a number, got {mean!r}", parameters=[name])
+            raise InvalidInput(f"%s must be a number, got {mean!r}", parameters=[name])
         if mean is not None and in_unit and not 0 <= mean <= 1:
             raise InvalidInput(f"every {metric} lies between 0 and 1, and so does a mean of them")
 
@@ -289,6 +291,12 @@ measured."""
 class _BoundEstimate:
     """An estimate with the interval that may pass, and the one that may fail."""
 
+    # Two intervals, since passing and failing err in different ways. A gate passes if all its
+    # checks do: however many there are, a policy that is too bad in one of them passes no more
+    # often than that check alone errs, so `to_pass` needs no correction. It fails if any check
+    # does, and each is a chance to err: `to_fail` is wider the more are tested. With one interval
+    # for both a gate of ten slices would either fail good policies every other time or hardly ever
+    # pass one.
     value: float
     stderr: float | None
     to_pass: IntervalAt
@@ -300,7 +308,7 @@ class _BoundEstimate:
     if_equal: _BoundEstimate | None = None
 
     def widen(self, largest: float, confidence: float) -> _BoundEstimate:
-        """Widen the interval that may pass by a loss too rare to have been drawn.
+        """Widen the interval that may pass by rare losses that the samples may have missed.
 
         Graded values that hardly vary say nothing of one: the upper end of Wilson's interval of 0
         of n. (Of 0/1 values the score interval knows this by itself.)
@@ -366,8 +374,8 @@ def _estimate_difference(
         return _BoundEstimate(
             value=difference.difference,
             stderr=difference.stderr,
-            to_pass=lambda size: difference.interval_at(confidence, size=size),
-            to_fail=lambda size: difference.interval_at(1 - (1 - confidence) / of, size=size),
+            to_pass=lambda size: difference.bound_interval(confidence, size=size),
+            to_fail=lambda size: difference.bound_interval(1 - (1 - confidence) / of, size=size),
             n=n,
             sign=sign,
         )
@@ -377,7 +385,7 @@ def _estimate_difference(
     measured, equal = (
         estimate(each, each.n) for each in (difference, _without_difference(difference))
     )
-    if difference.test == "score" and difference.exact_p_value is None:  # graded
+    if difference.test == "score":  # graded
         measured, equal = (each.widen(1.0, confidence) for each in (measured, equal))
     return replace(measured, if_equal=equal)
 
@@ -393,18 +401,18 @@ def _without_difference(difference: PairedDifference) -> PairedDifference:
 
 
 def _estimate_means(
-    run: LoadedRun, measure: Measure, cluster: str | None, confidence: float
+    run: LoadedRun, measure: Measure, cluster: str | None, confidence: float, errors_as: float
 ) -> list[_BoundEstimate]:
     """Estimate the mean without errored items, and, where there are some, with them."""
     table, items = run.table, measure.item_values(run)
-    codes = sample_clusters(table, cluster)
+    codes = table.clusters_by(cluster)
     maybe_count = measure.metric is not None and table.may_be_count(measure.metric)
     if measure.k is None:
         codes = codes[table.sample]
-        counted = np.where(np.isnan(table.reward), pessimistic_value(items), items)
+        counted = np.where(np.isnan(table.reward), errors_as, items)
     else:
         items = measure.sample_values(run)
-        counted = measure.sample_values(run, errors_as=0.0)
+        counted = measure.sample_values(run, errors_as=errors_as)
 
     def estimate(values: Floats) -> _BoundEstimate:
         present = ~np.isnan(values)
@@ -425,13 +433,29 @@ def _estimate_means(
 # --- Checks -------------------------------------------------------------------------------------
 
 
-def _check_differences(
-    comparison: Comparison, tolerated: float, in_slices: float, sign: int
-) -> list[Check]:
-    confidence = comparison.confidence
+def _check_mean(
+    kind: Literal["min_mean", "max_mean"],
+    bound: float,
+    run: LoadedRun,
+    measure: Measure,
+    cluster: str | None,
+    confidence: float,
+) -> Check:
+    """Check a bound of the mean, with errored items on the wrong side of it."""
+    from_above = kind == "max_mean"
+    errors_as = value_of_errors(measure.item_values(run), lower_is_better=from_above)
+    estimates = _estimate_means(run, measure, cluster, confidence, errors_as)
+    if from_above:
+        estimates = [replace(estimate, sign=-1) for estimate in estimates]
+    return _judge(kind, estimates, bound, errors_as)
+
+
+def _check_differences(comparison: Comparison, tolerated: float, in_slices: float) -> list[Check]:
+    confidence, errors_as = comparison.confidence, comparison.errors_as
+    sign = -1 if comparison.lower_is_better else 1
     readings = (comparison.overall, comparison.with_errors)
     overall = [_estimate_difference(d, sign, confidence) for d in readings if d is not None]
-    checks = [_judge("overall", overall, -sign * tolerated)]
+    checks = [_judge("overall", overall, -sign * tolerated, errors_as)]
     slices = len(comparison.slices) + len(comparison.slices_not_compared)
     scored, counted = (
         {
@@ -446,10 +470,12 @@ def _check_differences(
         by_key = dict(zip(comparison.by, label, strict=True))
         estimates = [part[label] for part in (scored, counted) if label in part]
         if label in scored:
-            checks.append(_judge("slice", estimates, bound, by_key))
+            checks.append(_judge("slice", estimates, bound, errors_as, by_key))
         else:
             reading = estimates[0].read(bound) if estimates else None
-            checks.append(Check("slice", by_key, bound, "errored", None, reading, False))
+            checks.append(
+                Check("slice", by_key, bound, "errored", None, reading, errors_as, corrected=False)
+            )
     return checks
 
 
@@ -457,6 +483,7 @@ def _judge(
     kind: CheckKind,
     estimates: Sequence[_BoundEstimate],
     bound: float,
+    errors_as: float | None,
     slice: dict[str, Any] | None = None,
 ) -> Check:
     """Decide a check by its estimates without errored items and, if there are some, with them."""
@@ -477,6 +504,7 @@ def _judge(
         outcome=outcome,
         scored=readings[0],
         with_errors=readings[1] if len(readings) > 1 else None,
+        errors_as=errors_as if len(readings) > 1 else None,
         corrected=kind == "slice" and estimates[0].is_worse_than(bound),
         needed=needed,
         needed_if_equal=needed_if_equal,

@@ -98,7 +98,7 @@ def read_labels(path: str | Path, kind: JudgeTask) -> list[LabelledAnswer]:
 def parse_labels(rows: Iterable[tuple[str, Any]], kind: JudgeTask) -> list[LabelledAnswer]:
     """Parse labelled answers, all before anything is asked; each row with where it is from."""
     if kind not in JUDGE_TASKS:
-        raise InvalidInput(f"kind is {', '.join(JUDGE_TASKS)}; got {kind!r}")
+        raise InvalidInput(f"kind must be {', '.join(JUDGE_TASKS)}; got {kind!r}")
     answers: dict[str, LabelledAnswer] = {}
     problems: list[str] = []
     for where, row in rows:
@@ -166,7 +166,7 @@ def _parse_label(where: str, row: Any, kind: JudgeTask) -> LabelledAnswer:
             raise InvalidInput(f"it was read for kind={row.kind!r}, not for kind={kind!r}")
         return row
     if not isinstance(row, Mapping):
-        raise InvalidInput(f"it is an object with keys, got {type(row).__name__}")
+        raise InvalidInput(f"it must be an object with keys, got {type(row).__name__}")
     if "target" in row:
         raise InvalidInput("the right answer is 'ground_truth', not 'target'")
     names = [*_TEXTS[kind]]
@@ -187,7 +187,7 @@ def _parse_label(where: str, row: Any, kind: JudgeTask) -> LabelledAnswer:
         label = EQUAL if label else DIFFERENT
     if label not in CATEGORIES[kind]:
         options = "true or false" if kind == "equality" else ", ".join(CATEGORIES[kind])
-        raise InvalidInput(f"'label' is {options}; got {label!r:.100}")
+        raise InvalidInput(f"'label' must be {options}; got {label!r:.100}")
     return LabelledAnswer(id, kind, texts, label)
 
 
@@ -210,7 +210,7 @@ def _parse_criteria(row: Mapping[str, Any]) -> tuple[Criterion, ...]:
         criteria = msgspec.convert(row.get("criteria"), tuple[Criterion, ...])
     except msgspec.ValidationError as problem:
         raise InvalidInput(
-            f"'criteria' is a list of {{id, description, weight?, required?}}: {problem}"
+            f"'criteria' must be a list of {{id, description, weight?, required?}}: {problem}"
         ) from None
     check_criteria(criteria)
     return criteria
@@ -392,7 +392,7 @@ async def check_judge(
     import anyio
 
     if repeats < 1:
-        raise InvalidInput(f"repeats is 1 or more, got {repeats!r}")
+        raise InvalidInput(f"repeats must be 1 or more, got {repeats!r}")
     items = parse_labels(((f"item {i}", row) for i, row in enumerate(labels)), kind)
     if not items:
         raise InvalidInput("no labels: there is nothing to measure the judge against")

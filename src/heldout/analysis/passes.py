@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heldout import stats
+from heldout.analysis._comparability import refuse_mismatches, unfinished_report
 from heldout.analysis._runs import (
-    ReportOrResults,
     clusters_if_any,
     count_items,
-    outcome_selection,
     read_table,
-    refuse_selected,
     refuse_without_mean,
-    sample_clusters,
 )
 from heldout.errors import InvalidInput
-from heldout.stats import Ints, PassRate
+from heldout.stats import PassRate
 from heldout.stats.intervals import bounds_as_dict
-from heldout.stats.summary import Summary, has_passed, summarize_batch, without_intervals
-from heldout.store.columns import (
-    ResultTable,
-    group_results,
-    make_table_batch,
-    number_groups,
-    places_by_code,
-    summarize_results,
-    table_of,
-)
-from heldout.store.report import EvalReport, repeats_of
+from heldout.stats.summary import Summary, has_passed, without_intervals
+from heldout.store.columns import summarize_results
+from heldout.store.report import EvalReport, ReportOrResults, outcome_selection
+from heldout.store.results import Results
+from heldout.store.run_config import repeats_of
+from heldout.store.tables import ResultTable, group_results, summarize_table
 from heldout.types import EvalResult
 
 Estimator = Callable[..., PassRate]
@@ -50,6 +41,7 @@ def pass_at_k(
     *,
     cluster: str | None = None,
     pass_threshold: float | None = None,
+    allow: Collection[str] = (),
 ) -> PassRate:
     """Estimate pass@k: the chance that at least one of k attempts at a sample passes.
 
@@ -61,15 +53,17 @@ def pass_at_k(
         k: Number of attempts.
         cluster: Metadata key to cluster the error bar by.
         pass_threshold: The reward that passes. None is the report's own, 0.5 for results.
+        allow: ["incomplete"] counts the finished part of a report that is not finished.
 
     Returns:
         The mean over samples with its interval.
 
     Raises:
+        NotComparable: The report is not finished.
         InvalidInput: A sample has fewer than k attempts, nothing has a score, or the results were
             selected by outcome.
     """
-    return _estimate(stats.pass_at_k, results, k, cluster, pass_threshold)
+    return _estimate(stats.pass_at_k, results, k, cluster, pass_threshold, allow)
 
 
 def pass_hat_k(
@@ -78,6 +72,7 @@ def pass_hat_k(
     *,
     cluster: str | None = None,
     pass_threshold: float | None = None,
+    allow: Collection[str] = (),
 ) -> PassRate:
     """Estimate pass^k: the chance that all of k attempts at a sample pass.
 
@@ -87,15 +82,17 @@ def pass_hat_k(
         k: Number of attempts.
         cluster: Metadata key to cluster the error bar by.
         pass_threshold: The reward that passes. None is the report's own, 0.5 for results.
+        allow: ["incomplete"] counts the finished part of a report that is not finished.
 
     Returns:
         The mean over samples with its interval.
 
     Raises:
+        NotComparable: The report is not finished.
         InvalidInput: A sample has fewer than k attempts, nothing has a score, or the results were
             selected by outcome.
     """
-    return _estimate(stats.pass_hat_k, results, k, cluster, pass_threshold)
+    return _estimate(stats.pass_hat_k, results, k, cluster, pass_threshold, allow)
 
 
 def _estimate(
@@ -104,10 +101,15 @@ def _estimate(
     k: int,
     cluster: str | None,
     pass_threshold: float | None,
+    allow: Collection[str],
 ) -> PassRate:
     if isinstance(results, EvalReport):
         refuse_without_mean(results)
     table = read_table(results, cluster)
+    if isinstance(results, EvalReport):
+        name = str(results.config.get("experiment_name") or results.path or "the report")
+        unfinished = unfinished_report(results, name, len(table))
+        refuse_mismatches(unfinished, allow, f"{name} has no pass rates yet")
     if np.isnan(table.reward).all():
         raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
     if not isinstance(results, EvalReport):
@@ -122,7 +124,7 @@ def _estimate(
 
 
 def _refuse_missing_attempts(table: ResultTable) -> None:
-    """Refuse results of which attempts were taken out, such as those that errored."""
+    """Refuse results that lack attempts, such as those that errored."""
     made, most = count_items(table), int(table.repeat.max()) + 1
     short = np.flatnonzero(made < most)
     if len(short):
@@ -162,12 +164,17 @@ def summarize(
 
     Returns:
         The summary; with a cluster, it has `clustered_by`, `n_clusters`, and `n_without_cluster`,
-        the number of samples without a value.
+        the number of samples without a value. Of a report's results that are not all there yet it
+        has `complete: false`.
     """
     if cluster is None:
         summary = summarize_results(results, pass_threshold)
-        return without_intervals(summary) if outcome_selection(results) else summary
-    return _summarize_table(read_table(results, cluster), cluster, pass_threshold)
+        summary = without_intervals(summary) if outcome_selection(results) else summary
+    else:
+        summary = summarize_table(read_table(results, cluster), pass_threshold, cluster)
+    if isinstance(results, Results) and not results.is_finished:
+        summary["complete"] = False
+    return summary
 
 
 def group_by(
@@ -216,7 +223,7 @@ def summarize_report(
     summary = dict(report.summary)
     if cluster is not None:
         kept: Summary = {key: summary[key] for key in ("complete", "n_asked") if key in summary}
-        summary = {**_summarize_table(table, cluster, threshold), **kept}
+        summary = {**summarize_table(table, threshold, cluster), **kept}
     for k in ks:
         if threshold is None:
             break  # nothing says which rewards pass
@@ -234,60 +241,12 @@ def summarize_passes(results: Sequence[EvalResult], k: int, pass_threshold: floa
         pass_threshold: The reward that passes.
 
     Returns:
-        What `summarize_report` adds to a summary; all None where nothing has a score.
+        What `summarize_report` adds to a summary; all None if nothing has a score.
 
     Raises:
         InvalidInput: A sample has fewer than k attempts.
     """
     return _summarize_passes(read_table(results, None), k, None, pass_threshold, strict=True)
-
-
-def slices_and_total(
-    report: EvalReport, *by: str, cluster: str
-) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
-    """Summarize slices of a report with error bars clustered by a metadata key.
-
-    Args:
-        report: The report.
-        by: Metadata keys to slice by; several combine.
-        cluster: Metadata key to cluster error bars by.
-
-    Returns:
-        A summary for each combination of values, and the summary of all.
-    """
-    refuse_selected(report)
-    table = table_of(report, [cluster], item_keys=by)
-    numbers = sample_clusters(table, cluster)
-    labels = [table.item_keys[key] for key in by]
-    groups, first = number_groups(labels)
-    values = [tuple(key[item] for key in labels) for item in first.tolist()]
-    batch = make_table_batch(table, numbers)
-
-    def summarize(rows: NDArray[Any]) -> Summary:
-        summary = summarize_batch(batch.rows(rows), report.pass_threshold)
-        summary |= _count_clusters(table, cluster, numbers, np.unique(table.sample[rows]))
-        if report.summary.get("complete") is False:
-            summary["complete"] = False
-        return summary
-
-    slices = {values[group]: summarize(rows) for group, rows in places_by_code(groups)}
-    return slices, summarize(np.arange(len(table)))
-
-
-def _summarize_table(table: ResultTable, cluster: str, threshold: float | None) -> Summary:
-    numbers = sample_clusters(table, cluster)
-    return {
-        **summarize_batch(make_table_batch(table, numbers), threshold),
-        **_count_clusters(table, cluster, numbers, np.arange(table.samples)),
-    }
-
-
-def _count_clusters(table: ResultTable, cluster: str, numbers: Ints, samples: Ints) -> Summary:
-    return {
-        "clustered_by": cluster,
-        "n_clusters": len(np.unique(numbers[samples])),
-        "n_without_cluster": int((table.keys[cluster].codes[samples] < 0).sum()),
-    }
 
 
 def _summarize_passes(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from heldout._format import printable
-from heldout._plotting import COLOURS, GREY, Format, render_figure, shorten_label
+from heldout._core.format import printable
+from heldout._core.plotting import COLOURS, GREY, Format, render_figure, shorten_label
 from heldout.analysis.comparison import Comparison, Difference
 from heldout.errors import InvalidInput
 from heldout.stats import Interval, PairedDifference

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +33,6 @@ from heldout.analysis._runs import (
 from heldout.errors import InvalidInput
 from heldout.stats import (
     DifferenceVariance,
-    Floats,
-    Ints,
     Moments,
     PairedDifference,
     RequiredSamples,
@@ -44,6 +43,7 @@ from heldout.stats import (
     paired_difference,
     variance_components,
 )
+from heldout.stats.intervals import Floats, Ints
 from heldout.stats.power import ALPHA, POWER, least_effect
 
 REPEATS = (1, 2, 4, 8)
@@ -67,7 +67,7 @@ class Plan:
         correlation: Of the samples' expected scores in this run and the next; None with `against`.
         correlation_assumed: Whether that is the cautious default.
         variance_known: Whether repeats separate the variance within samples from that between them.
-        detectable: The minimum detectable effect of these samples; None where nothing varies.
+        detectable: The minimum detectable effect of these samples; None if nothing varies.
         rows: What each number of repeats needs.
         repeats_for_these: Repeats that make these samples enough; None where no number does.
         clusters: Clusters of these samples; None where each stands alone.
@@ -158,7 +158,8 @@ def plan(
             found = measured_difference(
                 base.values, other.values, samples_a=base.samples, samples_b=other.samples
             )
-        return found.times(design_effect)
+        stands_alone = clusters is None or clusters == components.samples
+        return replace(found.times(design_effect), exact=found.exact and stands_alone)
 
     variance, n = variance_for(detect), components.samples
     if variance.at(1)[1] == 0:
@@ -169,16 +170,20 @@ def plan(
         )
     mean_repeats = len(base.values) / n
 
-    def find_detectable(effect: float) -> float | None:
-        return variance_for(effect).detectable(n, repeats=mean_repeats, power=power, alpha=alpha)
-
+    settings: Any = {"power": power, "alpha": alpha}
+    rows = tuple(
+        variance.required(repeats=count, detect=detect, **settings)
+        for count in dict.fromkeys(repeats)
+    )
     if other is not None:
         pair = _pair_difference(base, other, cluster, bounded=bounded, confidence=1 - alpha)
         detectable = detectable_difference(pair, power=power)
     elif bounded:  # the variance depends on the effect, and the effect on the variance
-        detectable = least_effect(lambda effect: (find_detectable(effect) or 0.0) <= effect)
+        detectable = least_effect(
+            lambda d: variance_for(d).is_detected(d, n, repeats=mean_repeats, **settings)
+        )
     else:
-        detectable = find_detectable(detect)
+        detectable = variance.detectable(n, repeats=mean_repeats, **settings)
     runs = [base.run] if other is None else [base.run, other.run]
     return Plan(
         name=base.run.name,
@@ -195,11 +200,8 @@ def plan(
         correlation_assumed=other is None and correlation is None,
         variance_known=len(variance.splits) == 1,
         detectable=detectable,
-        rows=tuple(
-            variance.required(repeats=count, detect=detect, power=power, alpha=alpha)
-            for count in dict.fromkeys(repeats)
-        ),
-        repeats_for_these=variance.repeats_for(n, detect=detect, power=power, alpha=alpha),
+        rows=rows,
+        repeats_for_these=variance.repeats_for(n, detect=detect, **settings),
         clusters=clusters,
         cluster=cluster,
         design_effect=design_effect,
@@ -272,7 +274,7 @@ def _expected_variance(
     nearest = min(1.0, max(0.0, min(max(0.5, rate - effect), rate + effect)))
     then = max(components.total, nearest * (1 - nearest))
     variance = expected_difference(components, correlation=correlation, other=then)
-    return variance.at_least(effect - effect**2)
+    return replace(variance.at_least(effect - effect**2), exact=True)
 
 
 def _pair_difference(

@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.analysis._runs import ReportOrResults, read_table, sample_clusters
+from heldout.analysis._runs import read_table
 from heldout.errors import InvalidInput
-from heldout.stats import Floats, Moments, Rate
-from heldout.store.columns import ResultTable
+from heldout.stats import Moments, Rate
+from heldout.stats.intervals import Floats
+from heldout.store.report import EvalReport, ReportOrResults
+from heldout.store.tables import ResultTable
 
 INCORRECT, NOT_ATTEMPTED = "_incorrect", "_not_attempted"
 """Suffixes of the metrics that a three-way judge gives for the other two verdicts."""
@@ -46,6 +48,7 @@ class ThreeWayCounts:
         accuracy: correct / n.
         accuracy_given_attempted: correct / (correct + incorrect).
         f1: The harmonic mean of the two.
+        complete: False of a run that is not finished: the counts are of what has finished.
     """
 
     name: str
@@ -59,6 +62,7 @@ class ThreeWayCounts:
     accuracy: Rate
     accuracy_given_attempted: Rate
     f1: Rate
+    complete: bool = True
 
     @property
     def attempted(self) -> int:
@@ -105,7 +109,7 @@ def count_three_way(
     judged = scored & ~np.isnan(verdicts).any(axis=0)
     _check_verdicts(table, names, verdicts, judged)
     correct, incorrect, not_attempted = verdicts[:, judged]
-    groups = sample_clusters(table, cluster)[table.sample][judged]
+    groups = table.clusters_by(cluster)[table.sample][judged]
     attempted = not_attempted == 0
 
     def rate(*parts: NDArray[np.bool_]) -> Rate:
@@ -127,6 +131,7 @@ def count_three_way(
         accuracy=rate(everything),
         accuracy_given_attempted=rate(attempted),
         f1=rate(everything, attempted),
+        complete=not isinstance(results, EvalReport) or results.is_finished,
     )
 
 

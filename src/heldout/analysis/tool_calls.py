@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from heldout._fingerprint import set_version
-from heldout.chat.messages import message_of
+from heldout._core.chat.messages import message_of
 from heldout.datasets import jsonl_rows
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.models.http import completion_of
@@ -32,6 +31,7 @@ from heldout.scoring.tool_calls import (
     response_of,
     tools_of,
 )
+from heldout.store.fingerprint import set_version
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import find_run

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from heldout._format import printable
+from heldout._core.format import printable
 from heldout.cli._options import Command, parse_key_values
 from heldout.errors import EvalFailed, InvalidInput
 from heldout.store.remote import check_target, copy_run
@@ -47,6 +47,13 @@ OPTIONS = (
         help="A GPU of this machine: 0, 1 … With --remote: a node, an accelerator type, or any.",
     ),
     click.option(
+        "--working-dir",
+        metavar="FOLDER",
+        type=click.Path(exists=True, file_okay=False),
+        help="With --remote: the folder that is sent and run in; by default FILE's project "
+        "(pyproject.toml, .git), else its folder.",
+    ),
+    click.option(
         "--copy-to", metavar="URL", help="Copy the run there at the end: s3://…, gs://…, a folder."
     ),
 )
@@ -63,6 +70,7 @@ class ClusterOptions:
     resources: tuple[str, ...]
     remote: str | None = None
     gpu_id: str | None = None
+    working_dir: str | None = None
     copy_to: str | None = None
 
     @property
@@ -90,6 +98,8 @@ class ClusterOptions:
         if self.on is not None and (self.remote is not None or self.gpu_id is not None):
             other = "--remote" if self.remote is not None else "--gpu-id"
             raise click.UsageError(f"--on runs items on a cluster, {other} the whole command")
+        if self.working_dir is not None and self.remote is None:
+            raise click.UsageError("--working-dir goes with --remote, which sends it")
         if self.gpu_id is not None and self.remote is None:
             from heldout.cluster.remote import choose_local_gpu
 
@@ -130,13 +140,17 @@ def executor_options(command: Command) -> Command:
 
 def run_as_job(cluster: ClusterOptions, file: Path) -> None:
     """Run this command on a cluster instead, and end with its exit code."""
+    from heldout.cluster.packaging import find_project
     from heldout.cluster.remote import submit
 
     if not file.is_file():
         raise InvalidInput(f"{file} is no file, and only files are run as a job")
-    context = click.get_current_context()
-    command = ["python", "-m", "heldout", "run", file.name, *_given_options(context)]
-    folder, printed = file.resolve().parent, list[str]()
+    path, printed = file.parent.resolve() / file.name, list[str]()
+    folder = Path(cluster.working_dir).resolve() if cluster.working_dir else find_project(path)
+    if not path.is_relative_to(folder):
+        raise InvalidInput(f"{file} is not in --working-dir, {folder}")
+    context, inside = click.get_current_context(), path.relative_to(folder).as_posix()
+    command = ["python", "-m", "heldout", "run", inside, *_given_options(context, folder)]
     code = submit(command, folder, cluster.remote, gpu_id=cluster.gpu_id, print_json=printed.append)
     if code == 130:
         raise click.exceptions.Abort
@@ -146,15 +160,25 @@ def run_as_job(cluster: ClusterOptions, file: Path) -> None:
     raise click.exceptions.Exit(code)
 
 
-def _given_options(context: click.Context) -> list[str]:
-    """Return the options given on the command line, without those that concern this machine."""
+def _given_options(context: click.Context, folder: Path) -> list[str]:
+    """Return the options given on the command line, without those that concern this machine.
+
+    Paths of files are those in the folder that is sent.
+    """
     words: list[str] = []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        own = parameter.name in ("file", "remote", "gpu_id", "copy_to")
+        own = parameter.name in ("file", "remote", "gpu_id", "working_dir", "copy_to")
         if own or source is not click.core.ParameterSource.COMMANDLINE:
             continue
         value = context.params[parameter.name or ""]
         for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Path) and item.is_file():
+                if not item.resolve().is_relative_to(folder):
+                    raise InvalidInput(
+                        f"{parameter.opts[-1]} {item} is not in {folder}, which is the folder that "
+                        "is sent; --working-dir names another"
+                    )
+                item = item.resolve().relative_to(folder)
             words += [parameter.opts[0]] if item is True else [parameter.opts[0], str(item)]
     return words

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from heldout._code import import_file, import_object
-from heldout._extras import install_hint
+from heldout._core.code import import_file, import_object
+from heldout._core.extras import install_hint
 from heldout.errors import (
     EvalFailed,
     EvalFileError,
@@ -47,7 +47,7 @@ def load_object(spec: str, option: str) -> Any:
     """Load what an option names as module:name or file.py:name; None if there is no such name."""
     module, _, name = spec.rpartition(":")
     if not module or not name:
-        raise InvalidInput(f"{option} is module:function or file.py:function, got {spec!r}")
+        raise InvalidInput(f"{option} must be module:function or file.py:function, got {spec!r}")
     subject = f"{option}: {module} could not be loaded"
     if module.endswith(".py"):
         with user_code(subject, Path(module)):

@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
+from heldout._core.config import ALIASES
 from heldout.errors import InvalidInput
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class SettingOption(click.Option):
+    """An option that is a setting, and is taken by its name in Python, too: --endpoint."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser know both names; help and completion know the option's alone."""
+        super().add_to_parser(parser, ctx)
+        parser.add_option(self, [self._in_python], dest=self._in_python)
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Take the value of either name; UsageError where both are given."""
+        if self._in_python in opts:
+            if self.name in opts:
+                both = f"{self.opts[-1]} and {self._in_python}"
+                raise click.UsageError(f"{both} are one setting, and both are given; give one", ctx)
+            opts = {**opts, self.name or "": opts[self._in_python]}
+        return super().handle_parse_result(ctx, opts, args)
+
+    @property
+    def _in_python(self) -> str:
+        """The other name, which is no parameter's name, either."""
+        return "--" + ALIASES[self.opts[-1].removeprefix("--")].replace("_", "-")
+
+
 def count_option(
-    *names: str, help: str, default: int | None = None
+    *names: str,
+    help: str,
+    default: int | None = None,
+    cls: type[click.Option] = click.Option,
 ) -> Callable[[Command], Command]:
     """Add an option that takes a whole number of at least 1."""
     return click.option(
         *names,
+        cls=cls,
         type=click.IntRange(1),
         metavar="N",
         default=default,

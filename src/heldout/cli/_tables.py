@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from heldout._format import cut, printable, printable_json
+from heldout._core.format import cut, printable, printable_json
 from heldout.errors import HeldoutError
 from heldout.reporting.blocks import Block, Cell, Line, Report, Span, Table
 
@@ -69,6 +69,17 @@ def print_json(value: Any, output: str | None) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(printable_json(encoded.decode()).encode() + b"\n")
     sys.stdout.buffer.flush()
+
+
+def decide(decision: str, sentence: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values for JSON behind what a program acts on.
+
+    Args:
+        decision: One word, or a few joined by underscores.
+        sentence: The same in a sentence for people, with its numbers.
+        value: Everything else.
+    """
+    return {"decision": decision, "sentence": sentence, **value}
 
 
 def pick(value: object, *names: str) -> dict[str, Any]:

@@ -16,23 +16,32 @@ from typing import Any
 
 import click
 
-from heldout._format import printable
+from heldout._core.format import count, number, printable
+from heldout._live.isolation import untouched_random_state
 from heldout.cli._load import (
     MissingDependency,
     add_working_directory,
     describe_error,
     import_extra,
     load_function,
+    load_object,
     one_line,
     user_code,
 )
 from heldout.cli._options import parse_key_values
-from heldout.cli._tables import print_json
+from heldout.cli._tables import decide, print_json
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
-from heldout.isolation import untouched_random_state
 from heldout.store.journal import storage_error
 from heldout.store.run_dir import RunDir
-from heldout.vector.evaluation import FailedEpisode, evaluate_env, find_failed_episode
+from heldout.vector.evaluation import (
+    SUCCESS_WORDS,
+    FailedEpisode,
+    SuccessFn,
+    SuccessWord,
+    evaluate_env,
+    find_failed_episode,
+)
+from heldout.vector.report import VectorReport
 
 
 @click.command("agent")
@@ -49,7 +58,7 @@ from heldout.vector.evaluation import FailedEpisode, evaluate_env, find_failed_e
     "env_args",
     multiple=True,
     metavar="KEY=VALUE",
-    help="An argument of gymnasium.make: --env-arg is_slippery=false.",
+    help="An argument of ENV, or of gymnasium.make: --env-arg is_slippery=false.",
 )
 @click.option("--episodes", default=100, show_default=True, help="Exact number of episodes.")
 @click.option("--num-envs", default=1, show_default=True, help="Environments stepped in parallel.")
@@ -58,8 +67,8 @@ from heldout.vector.evaluation import FailedEpisode, evaluate_env, find_failed_e
 @click.option(
     "--success",
     metavar="M",
-    help="module:function (info, terminated, truncated, ret, steps) -> bool that says what "
-    "success is.",
+    help="What success is: terminated, is_success (of the info), or module:function (info, "
+    "terminated, truncated, ret, steps) -> bool.",
 )
 @click.option("--vec-normalize", metavar="FILE", help="Statistics saved by VecNormalize, for sb3.")
 @click.option(
@@ -91,34 +100,41 @@ def command(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Evaluate a policy in ENV, a Gymnasium id such as CartPole-v1. Prints JSON.
+    """Evaluate a policy in ENV. Prints JSON.
+
+    ENV is a Gymnasium id such as CartPole-v1, or module:function or file.py:function of what makes
+    an environment, plain or batched.
 
     Without --success the environment says which episodes succeeded (is_success in the info of the
     last step). Where it does not, success is null, and a saved run is compared by its returns.
     """
+    asked: dict[str, Any] = {
+        **{"env": env, "policy": policy, "seed": seed, "env_args": None, "success": success},
+        **{name: settings[name] for name in ("episodes", "num_envs", "max_steps")},
+        **{"vec_normalize": vec_normalize, "device": device},
+    }
     try:
-        arguments = parse_key_values(env_args, "--env-arg")
+        arguments = asked["env_args"] = parse_key_values(env_args, "--env-arg")
         directory = None if save is None else Path(save).absolute()  # a policy may change directory
         if directory is not None:
             _check_writable(directory)
         with redirect_stdout(sys.stderr):
             # Seeded: a policy may draw its weights where its module is imported.
             with untouched_random_state(seed=seed):
-                gymnasium = import_extra("gymnasium", "environments need gymnasium", "gymnasium")
                 # Modules of environments and of saved models are found here, too.
                 add_working_directory()
                 _check_device(device)
                 policy_fn = _load_policy(policy, device, vec_normalize)
-                success_fn = None if success is None else load_function(success, "--success")
+                success_fn = _load_success(success)
                 # Last: the modules just imported may register the environment.
-                make_env = _find_environment(gymnasium, env, arguments)
+                make_env = _find_environment(env, arguments)
             report = evaluate_env(make_env, policy_fn, seed=seed, success=success_fn, **settings)
     except (Exception, SystemExit) as problem:
         if skip_missing and isinstance(problem, MissingDependency):
-            print_json({"skipped": str(problem)}, "agent-skipped")
+            print_json(decide("skipped", str(problem), {"skipped": str(problem)}), "agent-skipped")
             return
         failed = find_failed_episode(problem)
-        place = _describe_place(env, policy, seed, failed)
+        place = _describe_place(asked, failed)
         if isinstance(problem, HeldoutError):
             problem.about = place
         if isinstance(problem, HeldoutError | click.ClickException):
@@ -142,10 +158,10 @@ def command(
             "another path"
         )
         error = {"kind": "not_saved", "message": loss, "hint": None}
-        about["error"] = {**error, **_describe_place(env, policy, seed, FailedEpisode())}
-    print_json({**about, **report.summary}, "agent")
+        about["error"] = {**error, **_describe_place(asked, FailedEpisode())}
+    print_json(decide(*_conclude(report, loss), {**about, **report.summary}), "agent")
     notes = list(report.notes)
-    if report.summary["success_is"] is None:
+    if success is None and report.summary["success_is"] is None:
         notes.append("nothing says which episodes succeeded, so that is null; --success says it")
     for note in notes:
         click.echo(f"Note: {note}", err=True)
@@ -161,14 +177,9 @@ def _name_episodes(failed: FailedEpisode) -> str:
     return f", with episodes {several} in flight" if several else ""
 
 
-def _describe_place(env: str, policy: str, seed: int, failed: FailedEpisode) -> dict[str, Any]:
-    return {
-        "env": env,
-        "policy": policy,
-        "seed": seed,
-        "episode": failed.episode,
-        "episodes_in_flight": list(failed.in_flight),
-    }
+def _describe_place(asked: dict[str, Any], failed: FailedEpisode) -> dict[str, Any]:
+    """Say what was run, for running it again, and where it failed."""
+    return {**asked, "episode": failed.episode, "episodes_in_flight": list(failed.in_flight)}
 
 
 def _check_writable(path: Path) -> None:
@@ -200,19 +211,52 @@ def _check_device(device: str) -> None:
         raise MissingDependency(f"there is no {kind.upper()} device here, and --device is {device}")
 
 
-def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Callable[[], Any]:
-    """Make the environment once, and return what makes it."""
-    call = ", ".join([repr(env), *(f"{key}={value!r}" for key, value in arguments.items())])
+def _find_environment(env: str, arguments: dict[str, Any]) -> Callable[[], Any]:
+    """Return what makes the environment: a function of a module or file, else Gymnasium's id."""
+    module, _, name = env.rpartition(":")
+    function = load_object(env, "ENV") if ":" in env else None
+    values = [f"{key}={value!r}" for key, value in arguments.items()]
+    if function is not None:
+        if not callable(function):
+            raise InvalidInput(
+                f"{env} is a {type(function).__qualname__}, and ENV names a function that makes "
+                "an environment at every call"
+            )
+        call = f"{env}({', '.join(values)})"
+    else:
+        gymnasium = import_extra("gymnasium", "environments need gymnasium", "gymnasium")
+        registered = name if module.endswith(".py") else env
+        function = partial(gymnasium.make, registered)
+        call = f"gymnasium.make({', '.join([repr(registered), *values])})"
+        if module and name.isidentifier():
+            call = f"{module} has no function {name!r}, so {call}"
     hint = "" if arguments else " (--env-arg KEY=VALUE gives it arguments)"
-    module = env.rpartition(":")[0]
-    with user_code(f"gymnasium.make({call}) has to work{hint}", module=module):
+    return partial(_make_environment, function, arguments, env, f"{call} has to work{hint}")
+
+
+def _make_environment(
+    function: Callable[..., Any], arguments: dict[str, Any], env: str, subject: str
+) -> Any:
+    with user_code(subject, module=env.rpartition(":")[0]):
         try:
-            gymnasium.make(env, **arguments).close()
-        except gymnasium.error.DependencyNotInstalled as problem:
-            raise MissingDependency(
-                f"{env} needs a package that is missing: {one_line(problem)}"
-            ) from None
-    return partial(gymnasium.make, env, **arguments)
+            return function(**arguments)
+        except Exception as problem:
+            gymnasium = sys.modules.get("gymnasium")
+            if gymnasium and isinstance(problem, gymnasium.error.DependencyNotInstalled):
+                raise MissingDependency(
+                    f"{env} needs a package that is missing: {one_line(problem)}"
+                ) from None
+            raise
+
+
+def _load_success(spec: str | None) -> SuccessFn | SuccessWord | None:
+    word = next((word for word in SUCCESS_WORDS if word == spec), None)
+    if spec is None or word is not None:
+        return word
+    if ":" not in spec:
+        words = ", ".join(SUCCESS_WORDS)
+        raise InvalidInput(f"--success must be {words} or module:function, got {spec!r}")
+    return load_function(spec, "--success")
 
 
 def _load_policy(spec: str, device: str, vec_normalize: str | None) -> Callable[[Any], Any]:
@@ -232,3 +276,12 @@ def _load_policy(spec: str, device: str, vec_normalize: str | None) -> Callable[
         path, device=device, vec_normalize=vec_normalize
     )
     return policy
+
+
+def _conclude(report: VectorReport, loss: str | None) -> tuple[str, str]:
+    """Return whether the episodes were saved where that was asked for, and their numbers."""
+    summary = report.summary
+    text = f"{count(summary['episodes'], 'episode')}: mean return {number(summary['mean_return'])}"
+    if summary["success_rate"] is not None:
+        text += f", success rate {number(summary['success_rate'])}"
+    return ("complete", f"{text}.") if loss is None else ("not_saved", f"{text}; not saved.")

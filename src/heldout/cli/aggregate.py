@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from heldout._format import count, list_some, number
+from heldout._core.format import count, list_some, number
 from heldout.analysis.aggregation import (
     SINGLE_TASK,
     Aggregates,
@@ -16,16 +16,20 @@ from heldout.analysis.aggregation import (
     score_matrix,
 )
 from heldout.cli._options import format_options
-from heldout.cli._tables import print_json, print_report
+from heldout.cli._tables import decide, print_json, print_report
 from heldout.cli.compare import options_in_errors
 from heldout.reporting.blocks import Block, Column, Line, Report, Table
 from heldout.reporting.comparisons import interval_text
 from heldout.reporting.names import load_report
+from heldout.stats import BootstrapEstimate, Statistic
+from heldout.stats.resampling import count_resamples
 
 LISTED = 5
 """Runs, and tasks, that are listed by name."""
 FEW_RUNS = 5
 """Percentile intervals from fewer runs are too narrow: three cannot show how far others differ."""
+FEW_RESAMPLES = 200
+"""An end of an interval has so few below it that other seeds often find the same one."""
 FEW_RUNS_FOR_MEDIAN = 50
 """Those of a median over tasks need more (docs/statistics.md has the coverage)."""
 
@@ -89,9 +93,29 @@ def command(
         matrices = [load_matrix(names) for names in (runs, against) if names]
         aggregates = aggregate(*matrices, **settings)
     if format == "json":
-        print_json({**aggregates.as_dict(), "notes": [*make_notes(aggregates)]}, "aggregate")
+        plain = {**aggregates.as_dict(), "notes": [*make_notes(aggregates)]}
+        print_json(decide(*_conclude(aggregates), plain), "aggregate")
     else:
         print_report(_build_report(aggregates, runs_key), markdown=format == "markdown")
+
+
+def _conclude(aggregates: Aggregates) -> tuple[str, str]:
+    """Return what the interquartile mean says: against the baseline, else by itself."""
+    matrix = aggregates.matrix
+    runs = f"{count(len(matrix.runs), 'run')} on {count(len(matrix.tasks), 'task')}"
+    name: Statistic = "interquartile_mean"
+    difference = aggregates.differences.get(name)
+    if difference is None:
+        value, around = _estimate_cells(aggregates.estimates[name])
+        return "estimated", f"Interquartile mean of {matrix.metric}: {value} ({around}), {runs}."
+    value, around = _estimate_cells(difference, sign=True)
+    text = (
+        f"Interquartile mean of {matrix.metric} against the baseline: {value} ({around}), {runs}."
+    )
+    ends = difference.interval
+    if ends is None or ends.low <= 0 <= ends.high:
+        return "inconclusive", text
+    return ("higher" if ends.low > 0 else "lower"), text
 
 
 def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
@@ -103,16 +127,24 @@ def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
         if matrix.tasks != (SINGLE_TASK,):
             over += f" ({list_some(matrix.tasks, LISTED, ', ')})"
         blocks.append(Line(f"{matrix.metric} over {over}, {count(matrix.items, 'item')} in all"))
-    estimates = {label.replace("_", " "): e for label, e in aggregates.estimates.items()}
-    gap = estimates.pop("optimality gap")
-    estimates[f"optimality gap to {aggregates.optimum:g}"] = gap
+    labels = _label_statistics(aggregates)
+    estimates = {labels[name]: estimate for name, estimate in aggregates.estimates.items()}
     if aggregates.improvement is not None:
         estimates["probability of improvement"] = aggregates.improvement
-    rows = [
-        [label, number(estimate.value), interval_text(estimate.interval)]
-        for label, estimate in estimates.items()
-    ]
+    rows = [[label, *_estimate_cells(estimate)] for label, estimate in estimates.items()]
     blocks.append(Table([Column("", wrap=True), "estimate", Column("95% interval")], rows))
+    if aggregates.against is not None:
+        rows = [
+            [
+                labels[name],
+                *_estimate_cells(aggregates.against_estimates[name]),
+                *_estimate_cells(difference, sign=True),
+            ]
+            for name, difference in aggregates.differences.items()
+        ]
+        label, ends = Column("", wrap=True), Column("95% interval")
+        blocks.append(Table([label, "baseline", ends, "difference", ends], rows))
+    gap = aggregates.estimates["optimality_gap"]
     if any(estimate.interval for estimate in estimates.values()):
         how = (
             f"intervals: {gap.repetitions:,} resamples of runs within each task (seed {gap.seed}); "
@@ -120,6 +152,21 @@ def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
         )
         blocks.append(Line(how, style="dim"))
     return Report([*blocks, *(Line(note, style="yellow") for note in make_notes(aggregates))])
+
+
+def _label_statistics(aggregates: Aggregates) -> dict[Statistic, str]:
+    """Name each statistic, and what the median is of."""
+    single = len(aggregates.matrix.tasks) == 1
+    return {
+        "interquartile_mean": "interquartile mean",
+        "mean": "mean",
+        "median": "median of the runs" if single else "median over tasks",
+        "optimality_gap": f"optimality gap to {aggregates.optimum:g}",
+    }
+
+
+def _estimate_cells(estimate: BootstrapEstimate, *, sign: bool = False) -> list[str]:
+    return [number(estimate.value, sign=sign), interval_text(estimate.interval)]
 
 
 def _matrices(aggregates: Aggregates) -> dict[str, ScoreMatrix]:
@@ -142,8 +189,8 @@ def make_notes(aggregates: Aggregates) -> Iterator[str]:
             "prefer the interquartile mean"
         )
     if improvement is not None and improvement.interval is None and improvement.value in (0, 1):
-        verb = "beats" if improvement.value else "loses to"
-        yield f"every run {verb} every one of those against, so how sure that is cannot be told"
+        verb = "beat" if improvement.value else "lose to"
+        yield f"all of these runs {verb} all baseline runs; that leaves no interval"
     if matrix.scores.min() >= aggregates.optimum:
         yield f"no score is below {aggregates.optimum:g}, so the gap to it means nothing"
 
@@ -151,7 +198,12 @@ def make_notes(aggregates: Aggregates) -> Iterator[str]:
 def _make_matrix_notes(matrix: ScoreMatrix) -> Iterator[str]:
     yield from _describe_allowed(matrix)
     if matrix.errored:
-        counted = "count as 0" if matrix.metric in ("reward", "passed") else "are in no mean"
+        counted = "are in no mean"
+        if matrix.errors_as:
+            worst = [f"{value:g}" for value in dict.fromkeys(matrix.errors_as)]
+            counted = f"count as {list_some(worst, LISTED, ' or ')}"
+            if min(matrix.errors_as) < 0:
+                counted += ", the lowest reward that a run has on the task"
         yield f"{matrix.errored} of {count(matrix.items, 'item')} errored and {counted}"
     runs = len(matrix.runs)
     if runs > 1 and (matrix.scores == matrix.scores[0]).all():
@@ -160,6 +212,12 @@ def _make_matrix_notes(matrix: ScoreMatrix) -> Iterator[str]:
         yield "one run does not show how runs differ: an interval needs several"
     elif runs < FEW_RUNS:
         yield f"intervals from {runs} runs are too narrow: have {FEW_RUNS} at least"
+    different = count_resamples(runs, len(matrix.tasks))
+    if different <= FEW_RESAMPLES and (matrix.scores != matrix.scores[0]).any():
+        yield (
+            f"{runs} runs of {count(len(matrix.tasks), 'task')} have {different} different "
+            "resamples: the ends of intervals are among those, whatever the seed"
+        )
 
 
 def _describe_allowed(checked: ScoreMatrix | Aggregates) -> Iterator[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from heldout._format import count
+from heldout._core.format import count
 from heldout.cli._options import json_option
-from heldout.cli._tables import print_json
+from heldout.cli._tables import decide, print_json
 from heldout.models.cache import ResponseCache, default_path
 
 DAY = 86400.0
@@ -37,20 +37,22 @@ def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
     for path in paths or (default_path(),):
         if not path.exists():
             if as_json:
-                print_json({"path": str(path), "entries": 0, "bytes": 0}, "cache show")
+                nothing = {"path": str(path), "entries": 0, "bytes": 0}
+                print_json(decide("none", f"There is no cache at {path}.", nothing), "cache show")
             else:
                 click.echo(f"{path}: no cache yet; `heldout run --cache` makes one")
             continue
         with ResponseCache(path) as cache:
             info = cache.info()
-        if as_json:
-            print_json({"path": str(path), **info._asdict()}, "cache show")
-            continue
         line = f"{path}: {count(info.entries, 'turn')}, {info.bytes / 1e6:.1f} MB"
         if info.oldest is not None and info.newest is not None:
             oldest, newest = ((time.time() - when) / DAY for when in (info.oldest, info.newest))
             line += f", stored {oldest:.1f} to {newest:.1f} days ago"
-        click.echo(line)
+        if as_json:
+            plain = {"path": str(path), **info._asdict()}
+            print_json(decide("cached" if info.entries else "empty", line, plain), "cache show")
+        else:
+            click.echo(line)
 
 
 @command.command("clear")
@@ -70,7 +72,9 @@ def clear(path: Path | None, older_than: float, as_json: bool) -> None:
     if path.exists():
         with ResponseCache(path) as cache:
             removed = cache.clear(older_than=older_than * DAY)
+    text = f"{path}: removed {count(removed, 'turn')}"
     if as_json:
-        print_json({"path": str(path), "removed": removed}, "cache clear")
+        decision = "removed" if removed else "unchanged"
+        print_json(decide(decision, text, {"path": str(path), "removed": removed}), "cache clear")
     else:
-        click.echo(f"{path}: removed {count(removed, 'turn')}")
+        click.echo(text)

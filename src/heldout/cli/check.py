@@ -14,9 +14,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from heldout._extras import missing_extra
-from heldout._format import count, interval, list_some, number, printable
-from heldout._providers import KINDS, SERVERS
+from heldout._core.config import Sampling
+from heldout._core.extras import missing_extra
+from heldout._core.format import count, interval, list_some, number, printable
+from heldout._core.providers import KINDS, SERVERS
+from heldout._live.rendering.chat_templates import ChatRenderer
+from heldout._live.rendering.examine import Examination, examine
 from heldout.analysis.judge_check import (
     JudgeCheck,
     JudgedAnswer,
@@ -29,12 +32,9 @@ from heldout.analysis.judge_check import (
 )
 from heldout.cli._load import describe_error, load_object
 from heldout.cli._options import count_option, json_option, parse_value
-from heldout.cli._tables import as_line, as_text, make_console, print_json, print_report
+from heldout.cli._tables import as_line, as_text, decide, make_console, print_json, print_report
 from heldout.cli.show import print_labelled, shorten
-from heldout.config import Sampling
 from heldout.errors import InvalidInput, RenderMismatch
-from heldout.rendering.chat_templates import ChatRenderer
-from heldout.rendering.examine import Examination, examine
 from heldout.reporting.blocks import Block, Cell, Column, Line, Report, Span, Table
 from heldout.reporting.names import load_report
 from heldout.sandbox.bubblewrap import INSTALL
@@ -135,11 +135,23 @@ def judge(
     if as_json:
         more = {} if failures is None else {"failures": [_judged_as_dict(j) for j in shown]}
         notes = list(make_judge_notes(check))
-        print_json({**check.as_dict(), "notes": notes, **more}, "check judge")
+        plain = {**check.as_dict(), "notes": notes, **more}
+        print_json(decide(*_conclude_judge(check), plain), "check judge")
     else:
         print_report(_build_judge_report(check))
         if failures is not None:
             _print_differences(shown, len(check.differences))
+
+
+def _conclude_judge(check: JudgeCheck) -> tuple[str, str]:
+    """Return whether every answer got a verdict, and how far the judge agrees with labels."""
+    found = check.against_labels.agreement
+    bounds = found.interval
+    around = interval(bounds.low, bounds.high) if bounds else "no interval"
+    text = f"Agrees with {found.count} of {found.n} labels: {number(found.value)} ({around})"
+    if missing := len(check.no_verdict):
+        return "without_verdict", f"{text}; {count(missing, 'answer')} without a verdict."
+    return "judged", f"{text}."
 
 
 def _read_labels(labels: str, kind: JudgeTask) -> list[LabelledAnswer]:
@@ -383,14 +395,18 @@ def template(tokenizer: str, template: str | None, as_json: bool) -> None:
     examination = examine(render, render.decode)
     if as_json:
         print_json(
-            {
-                "tokenizer": tokenizer,
-                "end_of_turn": [render.spell([end]) for end in examination.ends],
-                "as_text": render.dialect.as_text,
-                "recommended": examination.recommended,
-                "advice": examination.advice,
-                "findings": examination.findings,
-            },
+            decide(
+                "supported" if examination.recommended else "unsupported",
+                examination.advice,
+                {
+                    "tokenizer": tokenizer,
+                    "end_of_turn": [render.spell([end]) for end in examination.ends],
+                    "as_text": render.dialect.as_text,
+                    "recommended": examination.recommended,
+                    "advice": examination.advice,
+                    "findings": examination.findings,
+                },
+            ),
             "check template",
         )
     else:
@@ -474,17 +490,31 @@ def sandbox(backend: str | None, as_json: bool) -> None:
     probes = [] if chosen is None else asyncio.run(probe_sandbox(chosen))
     if as_json:
         print_json(
-            {
-                "backends": [asdict(status) for status in statuses],
-                "backend": chosen,
-                "probes": [asdict(probe) for probe in probes],
-            },
+            decide(
+                *_conclude_sandbox(chosen, probes),
+                {
+                    "backends": [asdict(status) for status in statuses],
+                    "backend": chosen,
+                    "probes": [asdict(probe) for probe in probes],
+                },
+            ),
             "check sandbox",
         )
     else:
         print_report(_build_sandbox_report(statuses, chosen, probes))
     if chosen is None or not all(probe.ok for probe in probes):
         raise click.exceptions.Exit(1)
+
+
+def _conclude_sandbox(chosen: str | None, probes: Sequence[SandboxProbe]) -> tuple[str, str]:
+    """Return whether models' programs can be run here, and why not."""
+    if chosen is None:
+        return "no_sandbox", f"No sandbox: {INSTALL}."
+    failed = sum(not probe.ok for probe in probes)
+    if failed:
+        text = f"{count(failed, 'probe')} of {len(probes)} failed"
+        return "unsafe", f"{text}: do not run models' programs here."
+    return "safe", f"All {len(probes)} probes hold."
 
 
 def _build_sandbox_report(
@@ -494,14 +524,9 @@ def _build_sandbox_report(
     rows: list[list[Cell]] = [[s.name, here[s.problem is None], s.problem or ""] for s in statuses]
     blocks: list[Block] = [Table([Column("backend"), Column(""), Column("", wrap=True)], rows)]
     if chosen is None:
-        return Report([*blocks, Line(f"No sandbox: {INSTALL}.", style="bold red")])
+        return Report([*blocks, Line(_conclude_sandbox(None, [])[1], style="bold red")])
     states = {True: Span("yes", "green"), False: Span("NO", "bold red")}
     found: list[list[Cell]] = [[probe.name, states[probe.ok], probe.detail] for probe in probes]
     blocks.append(Table([Column(f"in {chosen}"), Column(""), Column("", wrap=True)], found))
-    failed = sum(not probe.ok for probe in probes)
-    if failed:
-        text = (
-            f"{count(failed, 'probe')} of {len(probes)} failed: do not run models' programs here."
-        )
-        return Report([*blocks, Line(text, style="bold red")])
-    return Report([*blocks, Line(f"All {len(probes)} probes hold.", style="bold")])
+    decision, text = _conclude_sandbox(chosen, probes)
+    return Report([*blocks, Line(text, style="bold" if decision == "safe" else "bold red")])

@@ -13,19 +13,25 @@ from typing import Any
 
 import click
 
-from heldout._format import printable
-from heldout._plotting import format_of
+from heldout._core.format import printable
+from heldout._core.plotting import format_of
 from heldout.analysis import Comparison, Side, compare
 from heldout.analysis.comparison import Difference
 from heldout.cli._load import select_results
 from heldout.cli._options import Command, format_options
-from heldout.cli._tables import make_console, pick, print_json, print_report
+from heldout.cli._tables import decide, make_console, pick, print_json, print_report
 from heldout.cli.show import usage_as_dict
 from heldout.errors import InvalidInput, NotComparable
-from heldout.reporting.comparisons import build_comparison, list_flips, notes, sort_slices
+from heldout.reporting.comparisons import (
+    build_comparison,
+    list_flips,
+    notes,
+    sort_slices,
+    verdict_text,
+)
 from heldout.reporting.names import load_report
 from heldout.stats import Interval, SliceDifference
-from heldout.store.run_dir import replace_file
+from heldout.store.jsonl import replace_file
 
 JSON_FLIPS = 100
 """Samples each way that JSON lists by default, next to the number of all."""
@@ -39,6 +45,9 @@ def comparison_options(command: Command) -> Command:
             default="reward",
             show_default=True,
             help="reward, passed, pass@K, pass^K, or the name of a metric.",
+        ),
+        click.option(
+            "--lower-is-better", is_flag=True, help="For a metric such as a loss or a length."
         ),
         click.option(
             "--cluster",
@@ -159,8 +168,9 @@ def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]
     selections = [side.report.selection for side in (comparison.a, comparison.b)]
     picked = [selection for selection in selections if selection is not None]
     condition = {"where": picked[0].condition, "n_of": [s.of for s in picked]} if picked else {}
-    return {
-        **pick(comparison, "verdict", "metric", "pass_threshold", "confidence", "paired"),
+    plain = {
+        **pick(comparison, "verdict", "metric", "lower_is_better", "pass_threshold"),
+        **pick(comparison, "confidence", "paired"),
         **pick(comparison, "errors_as", "minimum_detectable"),
         "by": list(by),
         "a": side_json(comparison.a),
@@ -178,8 +188,11 @@ def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]
         "notes": notes(comparison),
         "gained_total": len(comparison.gained),
         "lost_total": len(comparison.lost),
+        "both_fail": [change.id for change in comparison.both_fail[: flips or JSON_FLIPS]],
+        "both_fail_total": len(comparison.both_fail),
         **condition,
     }
+    return decide(comparison.verdict, verdict_text(comparison, with_names=True), plain)
 
 
 def side_json(side: Side) -> dict[str, Any]:

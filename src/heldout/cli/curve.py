@@ -8,17 +8,26 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from heldout._format import printable
-from heldout._plotting import format_of
+from heldout._core.format import printable
+from heldout._core.plotting import format_of
 from heldout.cli._braille import COLOURS, Dot, Series, draw_curves
 from heldout.cli._options import count_option, json_option
-from heldout.cli._tables import as_line, make_console, pick, print_json, print_report, render_line
+from heldout.cli._tables import (
+    as_line,
+    decide,
+    make_console,
+    pick,
+    print_json,
+    print_report,
+    render_line,
+)
 from heldout.cli.follow import command as follow_command
 from heldout.cli.show import command as show_command
 from heldout.errors import HeldoutError, InvalidInput
@@ -27,6 +36,7 @@ from heldout.reporting.curves import (
     VERDICT_STYLES,
     CurveRun,
     check_metric,
+    conclude_point,
     describe_status,
     format_point,
     group_by_label,
@@ -36,14 +46,21 @@ from heldout.reporting.curves import (
     read_curve,
     training_state,
 )
-from heldout.reporting.flips import build_flips, compare_steps, describe_flips, list_step_flips
+from heldout.reporting.flips import (
+    build_flips,
+    compare_steps,
+    describe_flips,
+    describe_missing,
+    list_step_flips,
+)
 from heldout.reporting.names import find_curve, select_label
-from heldout.store.run_dir import RunDir, replace_file
+from heldout.store.jsonl import replace_file
+from heldout.store.run_dir import RunDir
 from heldout.store.runs import find_run
-from heldout.training.curve import STOP_NAME, CurvePoint, is_fewer, most_asked, request_stop
-from heldout.training.plot import NamedCurve
-from heldout.training.plot import plot as plot_curves
-from heldout.training.verdicts import StepVerdict
+from heldout.training.curve.plot import NamedCurve
+from heldout.training.curve.plot import plot as plot_curves
+from heldout.training.curve.points import STOP_NAME, CurvePoint, is_fewer, most_asked, request_stop
+from heldout.training.curve.verdicts import answers, short_verdict
 
 metric_option = click.option(
     "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
@@ -106,7 +123,7 @@ def _wait_for_curve(run: str, interval: float, *, once: bool) -> Path:
     while (path := find_curve(run)) is None:
         hint = ""
         try:
-            is_run = RunDir(find_run(run)).journal.exists()
+            is_run = RunDir(find_run(run)).has_journal
         except HeldoutError as problem:
             is_run = False
             if problem.hint is not None:
@@ -136,14 +153,16 @@ def _watch_pipe(path: Path, metric: str, interval: float, *, once: bool, as_json
         fresh = lines.keys() - printed
         for point in (point for line, point in lines.items() if line in fresh):
             if as_json:
-                print_json(point_as_dict(point), "curve watch")
+                print_json(decide(*conclude_point(point), point_as_dict(point)), "curve watch")
             else:
                 click.echo(format_point(point, labelled=labelled))
         printed |= fresh
         finished = training_state(curve)["state"] == "finished"
         if once or (finished and not fresh):
             if as_json:
-                print_json({"training": training_state(curve)}, "curve watch-end")
+                training, text = training_state(curve), as_line(describe_status(curve)).plain
+                end = decide(training["state"], text, {"training": training})
+                print_json(end, "curve watch-end")
             return
         if not finished:  # else once more at once: the last point comes before the end
             time.sleep(interval)
@@ -171,7 +190,7 @@ def _watch_terminal(path: Path, metric: str, interval: float, *, once: bool) -> 
 
 
 def draw_screen(
-    run: CurveRun, metric: str, console: Console, verdicts: Mapping[str, StepVerdict]
+    run: CurveRun, metric: str, console: Console, verdicts: Mapping[str, dict[str, Any]]
 ) -> RenderableType:
     """Draw all that fits the terminal: title, status, verdicts, the curve and its last points."""
     check_metric(run.points, metric)
@@ -181,10 +200,10 @@ def draw_screen(
     for label, verdict in verdicts.items():
         # It is on the reward, whatever is drawn.
         line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
-        text = verdict.sentence()
+        text = answers(verdict)[0]
         if line.cell_len + len(text) > width:
-            text = verdict.short()
-        line.append_text(as_line(text, VERDICT_STYLES[verdict.kind]))
+            text = short_verdict(verdict)
+        line.append_text(as_line(text, VERDICT_STYLES.get(str(verdict["kind"]), "")))
         line.no_wrap, line.overflow = True, "ellipsis"
         head.append(line)
     foot = [Text("")]
@@ -258,19 +277,28 @@ def flips(
     listed = list_step_flips(curve.path, change, None if as_json else limit)
     if as_json:
         bounds = changes.interval
+        [counts, *_] = describe_flips(change)
+        decision = "inconclusive"
+        if bounds is not None and (bounds.low > 0 or bounds.high < 0):
+            decision = "higher" if bounds.low > 0 else "lower"
         print_json(
-            {
-                "label": after.label,
-                "from": before.step,
-                "to": after.step,
-                "pass_threshold": pass_threshold,
-                **pick(changes, "compared", "stayed_passing", "stayed_failing", "unchanged"),
-                **pick(changes, "errored", "not_in_both", "difference", "stderr", "p_value"),
-                "ci_low": bounds.low if bounds else None,
-                "ci_high": bounds.high if bounds else None,
-                "gained": [f.as_dict("before", "after") for f in listed if f.kind == "gained"],
-                "lost": [f.as_dict("before", "after") for f in listed if f.kind == "lost"],
-            },
+            decide(
+                decision,
+                as_line(counts).plain,
+                {
+                    "label": after.label,
+                    "from": before.step,
+                    "to": after.step,
+                    "pass_threshold": pass_threshold,
+                    **pick(changes, "compared", "stayed_passing", "stayed_failing", "unchanged"),
+                    **pick(changes, "both_fail"),
+                    **pick(changes, "errored", "not_in_both", "difference", "stderr", "p_value"),
+                    "ci_low": bounds.low if bounds else None,
+                    "ci_high": bounds.high if bounds else None,
+                    "gained": [f.as_dict("before", "after") for f in listed if f.kind == "gained"],
+                    "lost": [f.as_dict("before", "after") for f in listed if f.kind == "lost"],
+                },
+            ),
             "curve flips",
         )
         return
@@ -280,7 +308,8 @@ def flips(
     if len(listed) < total:
         text = f"{len(listed)} of {total} are listed; --limit N lists more, --json all."
         blocks.append(Line(text, style="dim"))
-    print_report(Report([*blocks, *describe_flips(change)]))
+    missing = describe_missing(curve.path, curve.points, change)
+    print_report(Report([*blocks, *describe_flips(change), *missing]))
 
 
 # --- Plot and stop ------------------------------------------------------------------------------
@@ -317,7 +346,8 @@ def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_j
     with_passes = pass_rate and metric != "pass_rate"
     replace_file(output, plot_curves(curves, metric, pass_rate=with_passes, format=format))
     if as_json:
-        print_json({"path": str(output), "format": format, "runs": list(runs)}, "curve plot")
+        plain = {"path": str(output), "format": format, "runs": list(runs)}
+        print_json(decide("written", f"Written to {output}.", plain), "curve plot")
     else:
         click.echo(printable(f"Wrote {output}."))
 
@@ -344,7 +374,9 @@ def stop(run: str, reason: str, as_json: bool) -> None:
     request_stop(path, reason)
     if as_json:
         stop_file = str(path / STOP_NAME)
-        print_json({"path": stop_file, "reason": reason, "alive": is_alive}, "curve stop")
+        who = "a process writes the run now" if is_alive else "no process writes the run now"
+        plain = {"path": stop_file, "reason": reason, "alive": is_alive}
+        print_json(decide("requested", f"Asked {run} to stop; {who}.", plain), "curve stop")
     else:
         click.echo(printable(f"Asked the training run that writes {path} to stop."))
     if not is_alive:  # not refused: some file systems have no locks

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heldout._format import count, printable
+from heldout._core.format import count, printable
 from heldout.cli._cluster import ClusterOptions, executor_options
-from heldout.cli._options import count_option
-from heldout.cli._tables import print_json
+from heldout.cli._options import SettingOption, count_option
+from heldout.cli._tables import decide, print_json
 from heldout.cli.run import RunRequest, configure, load_eval_file, stdout_for_json
 from heldout.errors import EvalFailed, InvalidInput
-from heldout.reporting.curves import describe_status, format_point, point_as_dict, read_curve
-from heldout.training.curve import CurvePoint
+from heldout.reporting.curves import (
+    conclude_point,
+    describe_status,
+    format_point,
+    point_as_dict,
+    read_curve,
+)
+from heldout.training.curve.points import CurvePoint
 
 if TYPE_CHECKING:
     from heldout.training.checkpoints.finding import Checkpoint
@@ -68,7 +74,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Where the curve's directory is made.",
 )
-@count_option("-n", "--limit", "max_samples", help="Only N of the samples.")
+@count_option("-n", "--limit", "max_samples", cls=SettingOption, help="Only N of the samples.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As for `heldout run`.")
 @click.option(
     "-T", "parameters", multiple=True, metavar="KEY=VALUE", help="A parameter of load_dataset."
@@ -125,7 +131,7 @@ def command(
     continues: nothing is evaluated twice. DIR may not exist yet.
     """
     from heldout.training.checkpoints import follow_checkpoints
-    from heldout.training.verdicts import CurveMonitor
+    from heldout.training.curve.verdicts import CurveMonitor
 
     cluster = ClusterOptions(
         **{n: options.pop(n) for n in ("on", "workers", "gpus_per_worker", "cpus_per_worker")},
@@ -148,7 +154,7 @@ def command(
     def print_point(point: CurvePoint) -> None:
         skips.append(point.skipped)
         if as_json:
-            print_json(point_as_dict(point), "curve follow")
+            print_json(decide(*conclude_point(point), point_as_dict(point)), "curve follow")
         else:
             click.echo(format_point(point, labelled=False))
 

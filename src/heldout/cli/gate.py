@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from heldout._format import count, interval, list_some, number, percent
+from heldout._core.format import count, interval, list_some, number, percent
 from heldout.analysis import Check, Gate, Side, gate
 from heldout.cli import compare
-from heldout.cli._tables import make_console, pick, print_json, print_report
+from heldout.cli._tables import decide, make_console, pick, print_json, print_report
 from heldout.cli.main import forget_stdout
 from heldout.reporting import comparisons
 from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table, code
@@ -49,7 +49,6 @@ WHY_ANOTHER_NUMBER = (
 )
 @click.option("--min-mean", type=float, metavar="MEAN", help="The mean has to be at least this.")
 @click.option("--max-mean", type=float, metavar="MEAN", help="The mean has to be at most this.")
-@click.option("--lower-is-better", is_flag=True, help="For a metric such as a loss or a length.")
 @click.option(
     "--by",
     multiple=True,
@@ -103,7 +102,7 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     blocks.append(_build_table(gate, checks))
     if any(side.errored for side in sides.values()):
         text = "The table leaves out errored items, which the rewards above count as 0."
-        blocks.append(Line(text))
+        blocks += [Line(text), *_counted_lines(gate, checks)]
     if gate.comparison is None and any(check.n < gate.run.samples for check in checks):
         text = (
             f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
@@ -169,6 +168,21 @@ def _build_table(gate: Gate, checks: Sequence[Check]) -> Table:
     return Table([Column(""), Column("check", wrap=True), "estimate", bounds, "bound", "n"], rows)
 
 
+def _counted_lines(gate: Gate, checks: Sequence[Check]) -> list[Line]:
+    """Say what errored items count as in the checks that count them as something else than 0."""
+    named: dict[float, list[str]] = {}
+    for check in checks:
+        if check.errors_as:
+            named.setdefault(check.errors_as, []).append(_check_name(check, gate))
+    return [
+        Line(
+            f"Where it is counted, an errored item is {errors_as:g}, the worst value: "
+            f"{list_some(names, CHECKS_NAMED)}."
+        )
+        for errors_as, names in named.items()
+    ]
+
+
 def _estimate_text(check: Check, estimate: float | None) -> str:
     return number(estimate, sign=check.kind in ("overall", "slice"))
 
@@ -211,7 +225,7 @@ def _describe_needed(check: Check) -> str:
 
 
 def _describe_counted(check: Check) -> str | None:
-    """Return the reading with errored items counted; None where nothing errored."""
+    """Return the reading with errored items counted; None if nothing errored."""
     reading = check.with_errors
     if reading is None:
         return None
@@ -225,24 +239,28 @@ def conclude(gate: Gate) -> str:
         return "Passes."
     decisive = [check for check in _sort_checks(gate) if check.outcome == gate.outcome]
     names = list_some([_check_name(check, gate) for check in decisive], CHECKS_NAMED)
+    # What another package ran (`heldout import`) cannot be run again here.
+    sides = _sides(gate).values()
+    can_rerun = any(side.errored and not side.report.is_imported for side in sides)
     if gate.outcome == "fail":
         return f"Fails: {names}."
     if gate.outcome == "inconclusive":
-        help = " Running the errored items again (--resume) may help."
+        help = " Running the errored items again (--resume) may help." if can_rerun else ""
         disputed = any(check.disputed for check in decisive)
         return f"Inconclusive at this n: {names}.{help if disputed else ''}"
-    errored = sum(side.errored for side in _sides(gate).values())
+    errored = sum(side.errored for side in sides)
     if errored == 0:  # slices that one run lacks
         return f"No verdict: there is no value on both sides: {names}."
     items = count(errored, "errored item")
-    return f"No verdict: it depends on what {items} count as: {names}. Run again (--resume)."
+    help = " Run again (--resume)." if can_rerun else ""
+    return f"No verdict: it depends on what {items} count as: {names}.{help}"
 
 
 # --- JSON ---------------------------------------------------------------------------------------
 
 
 def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
-    fields = ("kind", "slice", "outcome", "estimate", "corrected", "bound", "n")
+    fields = ("kind", "slice", "outcome", "estimate", "corrected", "bound", "n", "errors_as")
     checks = [
         {
             "name": _check_name(check, gate),
@@ -254,9 +272,10 @@ def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
         }
         for check in gate.checks
     ]
-    return {
+    plain = {
         **pick(gate, "outcome", "exit_code", "metric", "confidence"),
         "run": compare.side_json(gate.run),
         "checks": checks,
         "comparison": gate.comparison and compare.comparison_json(gate.comparison, flips),
     }
+    return decide(gate.outcome, conclude(gate), plain)

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from heldout._format import interval, number, printable
-from heldout.cli._options import json_option
-from heldout.cli._tables import print_json, print_report
+from heldout._core.config import MAX_ERROR_RATE
+from heldout._core.format import interval, number, printable
+from heldout.cli._options import SettingOption, json_option
+from heldout.cli._tables import decide, print_json, print_report
 from heldout.cli.run import describe_run, print_run
-from heldout.config import MAX_ERROR_RATE
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 from heldout.reporting.blocks import Cell, Column, Report, Table, code
 from heldout.reporting.names import find_run_directory
+from heldout.reporting.summaries import describe_own_results
 from heldout.store.remote import lasting_name
 from heldout.store.report import EvalReport
 from heldout.store.runs import ROOT
@@ -21,7 +22,9 @@ from heldout.store.runs import ROOT
 
 @click.command("import")
 @click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--name", metavar="NAME", help="Name of the run.  [default: the task's]")
+@click.option(
+    "--name", cls=SettingOption, metavar="NAME", help="Name of the run.  [default: the task's]"
+)
 @click.option("--into", metavar="DIR", default=ROOT, show_default=True, help="Where runs are made.")
 @click.option(
     "--score",
@@ -50,7 +53,7 @@ def import_command(
     results_*.json), results of verifiers (results.jsonl or traces.jsonl), or a folder of these.
     A log that was imported before is not imported again.
     """
-    from heldout.integrations.logs import find_logs, import_file
+    from heldout.adapters.logs import find_logs, import_file
 
     rows: list[list[Cell]] = []
     failures: list[HeldoutError] = []
@@ -70,12 +73,15 @@ def import_command(
         if not run.is_new:
             click.echo(f"{printable(str(file.path))} was imported before", err=True)
         if as_json:
-            about = {"log": str(file.path), "is_new": run.is_new}
+            own = report.config["imported"].get("own_results")
+            about = {"log": str(file.path), "is_new": run.is_new, "own_results": own}
             print_json({**describe_run(report), **about}, "import")
         elif len(files) == 1:
             print_run(report, as_json=False)
         else:
             rows.append(_make_row(file.path, report))
+            for note in describe_own_results(report):
+                click.echo(f"{printable(str(file.path))}: {printable(note)}", err=True)
     if rows:
         columns: list[Column | str] = [Column("log", wrap=True), "n", "errors", "mean"]
         columns += [Column("95% interval"), Column("run", wrap=True)]
@@ -112,10 +118,11 @@ def _make_row(log: Path, report: EvalReport) -> list[Cell]:
 @json_option
 def export_command(run: str, inspect_log: Path, as_json: bool) -> None:
     """Write a run in a format of another package."""
-    from heldout.integrations.logs import export_inspect
+    from heldout.adapters.logs import export_inspect
 
     export_inspect(find_run_directory(run), inspect_log)
     if as_json:
-        print_json({"path": str(inspect_log)}, "export")
+        text = f"Written to {inspect_log}."
+        print_json(decide("written", text, {"path": str(inspect_log)}), "export")
     else:
         click.echo(f"saved to {inspect_log}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,10 +14,10 @@ from typing import Any
 
 import click
 
-from heldout._format import count, cut, interval, number, printable
+from heldout._core.format import count, cut, interval, number, printable
 from heldout.cli._options import json_option
-from heldout.cli._tables import make_console, print_json, print_report
-from heldout.errors import RunBusy
+from heldout.cli._tables import decide, make_console, print_json, print_report
+from heldout.errors import HeldoutError, RunBusy
 from heldout.reporting.blocks import (
     Block,
     Column,
@@ -27,22 +28,23 @@ from heldout.reporting.blocks import (
     Table,
     fit_columns,
 )
-from heldout.reporting.names import find_curve, find_run_directory
+from heldout.reporting.names import explain_empty, find_curve, find_run_directory
 from heldout.reporting.summaries import format_cost
 from heldout.store.journal import repair as repair_journal
 from heldout.store.jsonl import has_writer
 from heldout.store.notes import repair_notes
+from heldout.store.numbers import TIMESTAMP, number_runs
 from heldout.store.run_dir import RunDir, now
 from heldout.store.runs import (
     ROOT,
-    TIMESTAMP,
     RunEntry,
+    describe_samplings,
     find_run,
     list_history,
     list_runs,
     read_entry,
 )
-from heldout.training.curve import repair_curve
+from heldout.training.curve.points import repair_curve
 
 STATUS_STYLES = {
     "running": "cyan",
@@ -54,7 +56,8 @@ STATUS_STYLES = {
 }
 SORT_KEYS = ("when", "name", "model", "mean", "n", "errors", "tokens", "cost", "status")
 RUN_FILES = (
-    *("run.json", "results.jsonl", "results.parquet", "summary.json", "curve.jsonl"),
+    *("run.json", "results.jsonl", "results.jsonl.gz", "results.parquet", "summary.json"),
+    "curve.jsonl",
     *("notes.jsonl", "tools.jsonl", "stop"),
 )
 """Files that a run directory has of its own; with `*.damaged`, `steps/` and `turns/`."""
@@ -110,13 +113,42 @@ def command(
     names = _shorten_names(entries)
     if as_json:
         for entry in entries:
-            listed = {**asdict(entry), "path": str(entry.path), "id": names[entry.path]}
-            print_json(listed, "list")
+            id = names[entry.path]
+            listed = {**asdict(entry), "path": str(entry.path), "id": id}
+            listed["verdict"] = _verdict_on(entry)
+            print_json(decide(entry.status, _describe_entry(id, entry), listed), "list")
     elif entries:
         print_report(_build_list(entries, names))
     else:
-        others = f"none of the {count(len(runs), 'run')} in {output_dir} is of that kind"
-        click.echo(printable(others if runs else f"no run in {output_dir}"))
+        others = f"No run matches ({len(runs)} in {output_dir})."
+        click.echo(printable(others if runs else explain_empty(output_dir)))
+
+
+def _describe_entry(id: str, entry: RunEntry) -> str:
+    """Say how far a run came, in a sentence."""
+    text = f"{id}: {entry.kind}, {entry.status}"
+    if entry.step is not None:
+        text += f", step {entry.step}"
+    if entry.mean is None:
+        return f"{text}, no mean."
+    of = "" if entry.n is None else f", n {entry.n}"
+    return f"{text}, mean {number(entry.mean)} ({interval(entry.ci_low, entry.ci_high)}){of}."
+
+
+def _verdict_on(entry: RunEntry) -> str | None:
+    """Say the verdict on a curve in a word or two; of several evals, the worst, with its name."""
+    if entry.kind != "curve":
+        return None
+    # Here, since they load numpy: a list without curves takes less than half the time.
+    from heldout.reporting.curves import list_verdicts, read_curve
+    from heldout.training.curve.verdicts import short_verdict
+
+    with suppress(HeldoutError):  # what is damaged says so in its status
+        verdicts = list_verdicts(read_curve(entry.path))
+        for label, verdict in verdicts[:1]:
+            short = "no verdict" if verdict is None else short_verdict(verdict)
+            return short if len(verdicts) == 1 else f"{label}: {short}"
+    return None
 
 
 def _sort_entries(entries: Sequence[RunEntry], key: str) -> list[RunEntry]:
@@ -141,9 +173,11 @@ def _shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
     """Return names as commands take them, by path: capitals@3 for capitals/2026-11-15T22-08-31."""
     names = {entry.path: entry.name for entry in entries}
     for directory in dict.fromkeys(path.parent for path in names if TIMESTAMP.fullmatch(path.name)):
-        for position, path in enumerate(list_history(directory), 1):
-            if "/" in names.get(path, ""):
-                names[path] = f"{names[path].rpartition('/')[0]}@{position}"
+        numbers = number_runs(list_history(directory))
+        times = Counter(numbers.values())  # a run that was copied here may have another's number
+        for path, its_number in numbers.items():
+            if "/" in names.get(path, "") and times[its_number] == 1:
+                names[path] = f"{names[path].rpartition('/')[0]}@{its_number}"
     return names
 
 
@@ -163,7 +197,9 @@ def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Repor
         RankedColumn("tokens", ["–" if t is None else f"{t:,}" for t in tokens], 1),
         RankedColumn("cost", ["–" if e.cost is None else format_cost(e.cost) for e in entries], 1),
         RankedColumn("when", [_format_time(e.when) for e in entries], 6, "left"),
+        *_sampling_columns(entries),
         RankedColumn("status", statuses, 6, "left"),
+        RankedColumn("verdict", [_or_dash(_verdict_on(e)) for e in entries], 4, "left"),
         RankedColumn("tags", [", ".join(e.tags) for e in entries], 3, "left"),
         RankedColumn("commit", commits, 2, "left"),
         RankedColumn("note", [cut(e.note or "", 40) for e in entries], 0, "left"),
@@ -187,6 +223,14 @@ def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Repor
     return Report(blocks)
 
 
+def _sampling_columns(entries: Sequence[RunEntry]) -> list[RankedColumn]:
+    """Return the column of how answers were sampled, where that is not the same in all runs."""
+    texts = describe_samplings([(entry.temperature, entry.attempts) for entry in entries])
+    if not any(texts):
+        return []
+    return [RankedColumn("sampling", [text or "–" for text in texts], 5, "left")]
+
+
 def _or_dash(value: object) -> str:
     return "–" if value is None else str(value)
 
@@ -206,7 +250,7 @@ def _format_time(time: str | None) -> str:
 def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None:
     """Remove runs: what heldout wrote, and nothing else that lies in their directories.
 
-    NAME is the latest run of that name, NAME@3 the third. Removing one renumbers those after it.
+    NAME is the latest run of that name, NAME@3 the one with that number. The others keep theirs.
     """
     paths: dict[Path, None] = {}
     for run in runs:
@@ -227,7 +271,8 @@ def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None
     remaining = {str(path): remove_run(path) for path in paths}
     if as_json:
         left = {path: files for path, files in remaining.items() if files}
-        print_json({"removed": [*remaining], "left": left}, "rm")
+        text = f"Removed {count(len(remaining), 'run')}."
+        print_json(decide("removed", text, {"removed": [*remaining], "left": left}), "rm")
         return
     for name, files in remaining.items():
         others = f"; {count(len(files), 'file')} not of the run stay there" if files else ""
@@ -291,12 +336,14 @@ def repair(run: str, as_json: bool) -> None:
         moved = repair_curve(file)
     else:
         moved = repair_journal(file, mark_interrupted) if file.exists() else []
-    click.echo(printable(_describe_repair(file, moved)), err=True)
+    text = _describe_repair(file, moved)
+    click.echo(printable(text), err=True)
     if directory.notes.exists():
-        text = _describe_repair(directory.notes, repair_notes(directory.notes))
-        click.echo(printable(text), err=True)
+        of_notes = _describe_repair(directory.notes, repair_notes(directory.notes))
+        click.echo(printable(of_notes), err=True)
     if as_json:
-        print_json({"path": str(path), "moved": moved}, "repair")
+        decision = "repaired" if moved else "unchanged"
+        print_json(decide(decision, text, {"path": str(path), "moved": moved}), "repair")
 
 
 def _describe_repair(file: Path, moved: list[int]) -> str:

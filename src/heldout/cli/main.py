@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from heldout._format import printable
+from heldout._core.format import printable
 from heldout.errors import (
     EvalFailed,
     HeldoutError,
@@ -30,31 +30,42 @@ from heldout.errors import (
     StorageFull,
 )
 
-COMMANDS = {
-    "run": ("run", "Run an eval file and print its report."),
-    "tasks": ("tasks", "List evals of other packages that `heldout run` takes by name."),
-    "list": ("list", "List runs: model, mean with interval, tokens, status, commit."),
-    "show": ("show", "Print the report of a run, its slices, or a training curve."),
-    "compare": ("compare", "Compare two runs: is one better than the other?"),
-    "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
-    "view": ("view", "Look at runs, comparisons and live curves in a browser."),
-    "power": ("power", "Plan how many samples it takes to detect a difference."),
-    "import": ("import_:import_command", "Make runs of logs of Inspect, lm-eval or verifiers."),
-    "export": ("import_:export_command", "Write a run as a log of Inspect."),
-    "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
-    "sql": ("sql", "Query the results of a run in SQL."),
-    "curve": ("curve", "Watch or plot a training curve, list its flips, stop the run."),
-    "agent": ("agent", "Evaluate an agent over a fixed number of episodes."),
-    "aggregate": ("aggregate", "Aggregate training runs (seeds) over tasks, with intervals."),
-    "tool-calls": ("tool_calls", "Send a file of requests, and check the tool calls."),
-    "check": ("check", "Check a judge against human labels, or a chat template."),
-    "cache": ("cache", "Show or empty the cache of model turns."),
-    "repair": ("list:repair", "Move damaged lines of a run aside."),
-    "rm": ("list:remove", "Remove runs."),
-    "schema": ("schema", "Print the JSON schema of what a command prints with --json."),
+GROUPS = {
+    "Run and look": {
+        "run": ("run", "Run an eval file and print its report."),
+        "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
+        "tasks": ("tasks", "List evals of other packages that `heldout run` takes by name."),
+        "list": ("list", "List runs: model, mean with interval, tokens, status, commit."),
+        "show": ("show", "Print the report of a run, its slices, or a training curve."),
+        "view": ("view", "Look at runs, comparisons and live curves in a browser."),
+        "sql": ("sql", "Query the results of a run in SQL."),
+    },
+    "Compare and decide": {
+        "compare": ("compare", "Compare two runs: is one better than the other?"),
+        "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
+        "power": ("power", "Plan how many samples it takes to detect a difference."),
+        "aggregate": ("aggregate", "Aggregate training runs (seeds) over tasks, with intervals."),
+    },
+    "Training": {
+        "curve": ("curve", "Watch or plot a training curve, list its flips, stop the run."),
+        "agent": ("agent", "Evaluate an agent over a fixed number of episodes."),
+    },
+    "Judges and tools": {
+        "check": ("check", "Check a judge against labels, a chat template, or the sandbox."),
+        "tool-calls": ("tool_calls", "Send a file of requests, and check the tool calls."),
+    },
+    "Housekeeping": {
+        "import": ("import_:import_command", "Make runs of logs of Inspect, lm-eval or verifiers."),
+        "export": ("import_:export_command", "Write a run as a log of Inspect."),
+        "cache": ("cache", "Show or empty the cache of model turns."),
+        "repair": ("list:repair", "Move damaged lines of a run aside."),
+        "rm": ("list:remove", "Remove runs."),
+        "schema": ("schema", "Print the JSON schema of what a command prints with --json."),
+    },
 }
-"""The module of each command in this package, with the function's name unless it is `command`, and
-its help on one line: the module is imported when the command runs."""
+"""By what they are for, the module of each command in this package, with the function's name unless
+it is `command`, and its help on one line: the module is imported when the command runs."""
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 EXIT_CODES = {
     0: "fine",
     1: "the answer is no: the gate fails, the check does not pass",
@@ -98,8 +109,12 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands, and what exit codes mean."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        widest = max(map(len, COMMANDS))  # so that the texts of all groups are aligned
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(widest), text) for name, (_, text) in commands.items()]
+                )
         with formatter.section("Exit codes of all commands"):
             formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 
@@ -222,11 +237,12 @@ def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
 def _explain_usage(problem: click.ClickException, kind: str) -> _Failure:
     context = problem.ctx if isinstance(problem, click.UsageError) else None
     if isinstance(problem, click.NoSuchOption) and context and context.info_name == "run":
-        from heldout.cli.run import setting_types
+        from heldout.cli.run import SHOWN, setting_types
 
         name = problem.option_name.lstrip("-").replace("-", "_")
         if {name, f"sampling.{name}"} & setting_types().keys():
-            text = f"there is no option {problem.option_name}: write --set {name}=VALUE"
+            key = SHOWN.get(name, name)
+            text = f"there is no option {problem.option_name}: write --set {key}=VALUE"
             problem = click.UsageError(text, context)
     problem.show()
     kind = "no_such_option" if kind == "no_such_option" else "usage_error"

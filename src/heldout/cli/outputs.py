@@ -1,21 +1,28 @@
-"""The JSON that commands print: a type for each, of which `heldout schema` derives the schema.
+"""The JSON that commands print: a type for each; `heldout schema` derives schemas from them.
 
 `print_json(value, NAME)` refuses to print what is not of its type, so the two cannot differ.
 Documented fields are always there; commands may print others beside them, as a summary has its
-metrics, and later versions may add some.
+metrics, and later versions may add some. What a value of the library has under the same name is
+taken from its class (`fields_of`): type and description are written there, and only there.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
+from types import GenericAlias
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from heldout.analysis import Plan
+from heldout.analysis import Check, Comparison, Gate, Plan, Side
+from heldout.analysis.comparison import Change
+from heldout.sandbox.probes import BackendStatus, SandboxProbe
+from heldout.stats.differences import PairedDifference, SliceDifference
 from heldout.store.error_counts import ErrorCount
 from heldout.store.run_dir import GitState, RunUsage
 from heldout.store.runs import RunEntry
-from heldout.training.curve import CurvePoint
+from heldout.training.curve.points import CurvePoint
 from heldout.types import EvalResult
 
 
@@ -24,10 +31,42 @@ def about(description: str) -> msgspec.Meta:
     return msgspec.Meta(description=description)
 
 
-def extend(base: type, name: str, doc: str, **more: Any) -> type[msgspec.Struct]:
-    """Return a type with the fields of another and more, all of them required."""
-    fields = [*get_type_hints(base, include_extras=True).items(), *more.items()]
-    return msgspec.defstruct(name, fields, namespace={"__doc__": doc}, module=__name__)
+def define(name: str, doc: str, fields: dict[str, Any], /, **more: Any) -> type[msgspec.Struct]:
+    """Return a type with these fields, all of them required."""
+    named = [*(fields | more).items()]
+    return msgspec.defstruct(name, named, namespace={"__doc__": doc}, module=__name__)
+
+
+def list_of(kind: type) -> Any:
+    """Return the type of a list of a defined type, which mypy takes for a variable."""
+    return GenericAlias(list, (kind,))
+
+
+def fields_of(base: type, *names: str) -> dict[str, Any]:
+    """Return the types of a class's fields and properties, with what it says of each.
+
+    Args:
+        base: The class: its docstring describes fields under "Attributes:".
+        names: Those to return; all fields if there are none.
+    """
+    types = get_type_hints(base, include_extras=True)
+    said = _read_attributes(base)
+    for name, value in inspect.getmembers(base, lambda value: isinstance(value, property)):
+        if name in names:
+            types[name] = get_type_hints(value.fget)["return"]
+            said[name] = " ".join((value.__doc__ or "").split())
+    return {
+        name: Annotated[types[name], about(said[name])] if said.get(name) else types[name]
+        for name in names or types
+    }
+
+
+def _read_attributes(base: type) -> dict[str, str]:
+    """Read what the docstring of a class says of its fields."""
+    _, _, section = (inspect.getdoc(base) or "").partition("\nAttributes:\n")
+    section = re.split(r"^(?=\S)", section, maxsplit=1, flags=re.MULTILINE)[0]
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 # --- Parts of several outputs -------------------------------------------------------------------
@@ -56,50 +95,39 @@ class SummaryOutput(msgspec.Struct):
     pass_rate: Annotated[float | None, about("share of items that passed")]
 
 
-class SideOutput(msgspec.Struct):
-    """One of the runs of a comparison."""
-
-    name: str
-    path: Annotated[str | None, about("the run directory")]
-    samples: int
-    items: int
-    errored: int
-    left_out: Annotated[int, about("samples without a value to compare")]
-    cached: Annotated[int, about("items all of whose model turns came from the response cache")]
-    measured_nothing: Annotated[bool, about("whether all items with a score are such items")]
-    mean: Annotated[float | None, about("the mean reward, as heldout show prints it")]
-    ci_low: float | None
-    ci_high: float | None
-    usage: RunUsage | None
+SideOutput = define(
+    "SideOutput",
+    "One of the runs of a comparison.",
+    fields_of(
+        Side,
+        *("name", "path", "samples", "items", "errored", "left_out", "cached", "measured_nothing"),
+    ),
+    mean=Annotated[float | None, about("the mean reward, as heldout show prints it")],
+    ci_low=float | None,
+    ci_high=float | None,
+    usage=RunUsage | None,
+)
 
 
-class DifferenceOutput(msgspec.Struct):
-    """B - A."""
-
-    mean_a: float
-    mean_b: float
-    difference: Annotated[float, about("B - A")]
-    stderr: float | None
-    ci_low: float | None
-    ci_high: float | None
-    p_value: Annotated[float | None, about("two-sided, of no difference")]
-
-
-class SliceDifferenceOutput(DifferenceOutput):
-    """B - A in a slice."""
-
-    slice: Annotated[dict[str, Any], about("values by key")]
-    adjusted_p_value: float | None
-    simultaneous_ci_low: float | None
-    simultaneous_ci_high: float | None
-
-
-class FlipOutput(msgspec.Struct):
-    """A sample that passes in one run only; with question and answers where they are asked for."""
-
-    id: Annotated[str, about("the sample")]
-    a: Annotated[float, about("its reward in A")]
-    b: Annotated[float, about("its reward in B")]
+_DIFFERENCE = {
+    **fields_of(PairedDifference, "mean_a", "mean_b", "difference", "stderr", "p_value"),
+    "ci_low": float | None,
+    "ci_high": float | None,
+}
+DifferenceOutput = define("DifferenceOutput", "B - A.", _DIFFERENCE)
+SliceDifferenceOutput = define(
+    "SliceDifferenceOutput",
+    "B - A in a slice.",
+    _DIFFERENCE | fields_of(SliceDifference, "adjusted_p_value"),
+    slice=Annotated[dict[str, Any], about("values by key")],
+    simultaneous_ci_low=float | None,
+    simultaneous_ci_high=float | None,
+)
+FlipOutput = define(
+    "FlipOutput",
+    "A sample that passes in one run only; with question and answers where they are asked for.",
+    fields_of(Change, "id", "a", "b"),
+)
 
 
 class StepFlipOutput(msgspec.Struct):
@@ -127,24 +155,19 @@ class TrainingOutput(msgspec.Struct):
     stop_requested: Annotated[str | None, about("the reason of a request to stop")]
 
 
-class GateCheckOutput(msgspec.Struct):
-    """One check of a gate."""
-
-    kind: Annotated[str, about("overall, slice, min_mean or max_mean")]
-    name: str
-    outcome: str
-    why: str
-    slice: dict[str, Any] | None
-    estimate: float | None
-    ci_low: float | None
-    ci_high: float | None
-    bound: float
-    n: Annotated[int, about("samples")]
-    needed: Annotated[
-        int | None, about("samples that would decide at 80% power, if the estimate is right")
-    ]
-    needed_if_equal: Annotated[int | None, about("the same if there is no difference")]
-    needed_is_least: Annotated[bool, about("nothing varied, so at least as many")]
+GateCheckOutput = define(
+    "GateCheckOutput",
+    "One check of a gate.",
+    fields_of(
+        Check,
+        *("kind", "outcome", "slice", "estimate", "bound", "n", "errors_as"),
+        *("needed", "needed_if_equal", "needed_is_least"),
+    ),
+    name=str,
+    why=str,
+    ci_low=float | None,
+    ci_high=float | None,
+)
 
 
 class PlaceOutput(ErrorOutput):
@@ -153,6 +176,13 @@ class PlaceOutput(ErrorOutput):
     env: str
     policy: str
     seed: int
+    env_args: Annotated[dict[str, Any] | None, about("null where they could not be parsed")]
+    success: Annotated[str | None, about("what --success says")]
+    episodes: Annotated[int, about("how many were asked for")]
+    num_envs: int
+    max_steps: int | None
+    vec_normalize: str | None
+    device: str
     episode: Annotated[int | None, about("the one that failed, where that is known")]
     episodes_in_flight: list[int]
 
@@ -174,11 +204,12 @@ class RunOutput(SummaryOutput):
     usage: RunUsage | None
 
 
-ListOutput = extend(
-    RunEntry,
+ListOutput = define(
     "ListOutput",
     "One object per line and run.",
+    fields_of(RunEntry),
     id=Annotated[str, about("the name that commands take: capitals@3")],
+    verdict=Annotated[str | None, about("on a curve, in short: of several evals the worst")],
 )
 
 
@@ -199,6 +230,7 @@ class ShowOutput(msgspec.Struct):
     finish_reasons: Annotated[
         dict[str, Any], about("how many items' last turns ended in which way")
     ]
+    limits: Annotated[dict[str, int], about("how many items ended at which limit")]
     git: GitState | None
     command: Annotated[list[str] | None, about("without keys")]
 
@@ -225,10 +257,10 @@ class NoteOutput(msgspec.Struct):
     is_current: Annotated[bool, about("false where the item was answered anew since")]
 
 
-ShowItemsOutput = extend(
-    EvalResult,
+ShowItemsOutput = define(
     "ShowItemsOutput",
     "One object per line and item, with --failures, --passes or --sample.",
+    fields_of(EvalResult),
     reward=Annotated[float | None, about("null where it errored")],
     note=NoteOutput | None,
 )
@@ -240,44 +272,38 @@ class ShowSlicesOutput(SummaryOutput):
     slice: Annotated[dict[str, Any], about("values by key")]
 
 
-class CompareOutput(msgspec.Struct):
-    """One object."""
-
-    verdict: Annotated[
-        str, about("b_better, a_better, inconclusive; b_higher or a_higher of a metric")
-    ]
-    metric: str
-    paired: Annotated[bool, about("whether samples were paired")]
-    confidence: float
-    a: SideOutput
-    b: SideOutput
-    overall: DifferenceOutput
-    with_errors: DifferenceOutput | None
-    minimum_detectable: Annotated[float | None, about("at 80% power")]
-    by: list[str]
-    slices: list[SliceDifferenceOutput]
-    slices_with_errors: list[SliceDifferenceOutput]
-    gained: list[FlipOutput]
-    lost: list[FlipOutput]
-    gained_total: int
-    lost_total: int
-    mismatches: Annotated[list[dict[str, Any]], about("what was allowed to differ")]
-    notes: list[str]
-
-
-class GateOutput(msgspec.Struct):
-    """One object; the exit code is exit_code."""
-
-    outcome: Annotated[str, about("pass, fail, inconclusive or errored")]
-    exit_code: Annotated[int, about("0, 1, 3 or 4")]
-    metric: str
-    confidence: float
-    run: SideOutput
-    checks: list[GateCheckOutput]
-    comparison: CompareOutput | None
-
-
-PowerOutput = extend(Plan, "PowerOutput", "One object.", notes=list[str])
+CompareOutput = define(
+    "CompareOutput",
+    "One object.",
+    fields_of(
+        Comparison,
+        *("verdict", "metric", "lower_is_better", "paired", "confidence", "minimum_detectable"),
+    ),
+    a=SideOutput,
+    b=SideOutput,
+    overall=DifferenceOutput,
+    with_errors=DifferenceOutput | None,
+    by=list[str],
+    slices=list_of(SliceDifferenceOutput),
+    slices_with_errors=list_of(SliceDifferenceOutput),
+    gained=list_of(FlipOutput),
+    lost=list_of(FlipOutput),
+    gained_total=int,
+    lost_total=int,
+    both_fail=Annotated[list[str], about("ids of samples that fail in both; as many as of lost")],
+    both_fail_total=int,
+    mismatches=Annotated[list[dict[str, Any]], about("what was allowed to differ")],
+    notes=list[str],
+)
+GateOutput = define(
+    "GateOutput",
+    "One object; the exit code is exit_code.",
+    fields_of(Gate, "outcome", "exit_code", "metric", "confidence"),
+    run=SideOutput,
+    checks=list_of(GateCheckOutput),
+    comparison=CompareOutput | None,
+)
+PowerOutput = define("PowerOutput", "One object.", fields_of(Plan), notes=list[str])
 
 
 class AggregateOutput(msgspec.Struct):
@@ -321,6 +347,7 @@ class CurveFlipsOutput(msgspec.Struct):
     ci_high: float | None
     gained: list[StepFlipOutput]
     lost: list[StepFlipOutput]
+    both_fail: Annotated[list[str], about("ids of samples that fail at both steps")]
 
 
 class CurvePlotOutput(msgspec.Struct):
@@ -380,27 +407,12 @@ class CheckJudgeOutput(msgspec.Struct):
     notes: list[str]
 
 
-class BackendOutput(msgspec.Struct):
-    """What programs might be run in."""
-
-    name: str
-    problem: Annotated[str | None, about("why it cannot be used here")]
-
-
-class ProbeOutput(msgspec.Struct):
-    """What a sandbox must do or prevent."""
-
-    name: str
-    ok: bool
-    detail: str
-
-
 class CheckSandboxOutput(msgspec.Struct):
     """One object."""
 
-    backends: list[BackendOutput]
+    backends: list[BackendStatus]
     backend: Annotated[str | None, about("the one that was probed; null if there is none")]
-    probes: list[ProbeOutput]
+    probes: list[SandboxProbe]
 
 
 class CheckTemplateOutput(msgspec.Struct):
@@ -445,6 +457,7 @@ class TasksOutput(msgspec.Struct):
 
     name: Annotated[str, about("what `heldout run` takes")]
     refused: Annotated[str | None, about("why it cannot run here")]
+    downloads: Annotated[list[str], about("where data come from that are not here, if known")]
 
 
 class ImportOutput(RunOutput):
@@ -452,6 +465,10 @@ class ImportOutput(RunOutput):
 
     log: Annotated[str, about("the file")]
     is_new: Annotated[bool, about("false where it was imported before")]
+    own_results: Annotated[
+        dict[str, Any] | None,
+        about("numbers of the log's own: how many were compared, and which differ here and why"),
+    ]
 
 
 class ExportOutput(msgspec.Struct):
@@ -460,7 +477,9 @@ class ExportOutput(msgspec.Struct):
     path: str
 
 
-OUTPUTS: dict[str, Any] = {
+UNDECIDED = ("error", "agent-error", "sql")
+"""Outputs without a decision: why there is none, and rows of columns that a query names."""
+_PRINTED: dict[str, Any] = {
     "error": FailureOutput,
     "run": RunOutput,
     "tasks": TasksOutput,
@@ -494,6 +513,28 @@ OUTPUTS: dict[str, Any] = {
     "cache clear": CacheClearOutput,
     "repair": RepairOutput,
     "rm": RmOutput,
+}
+
+
+def _add_decision(output: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Return a type with `decision` and `sentence` beside its own fields."""
+    return msgspec.defstruct(
+        output.__name__,
+        [
+            ("decision", Annotated[str, about("what a program acts on, in a word")]),
+            ("sentence", Annotated[str, about("the decision in a sentence, for people")]),
+        ],
+        bases=(output,),
+        namespace={"__doc__": output.__doc__},
+        module=__name__,
+        kw_only=True,
+        frozen=output.__struct_config__.frozen,
+    )
+
+
+OUTPUTS: dict[str, Any] = {
+    name: output if name in UNDECIDED else _add_decision(output)
+    for name, output in _PRINTED.items()
 }
 """What `heldout schema NAME` describes."""
 

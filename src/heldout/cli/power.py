@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from heldout._format import count, number, percent
+from heldout._core.format import count, number, percent
 from heldout.analysis import Plan, plan
 from heldout.analysis.passes import FEW_CLUSTERS
 from heldout.cli._options import format_options
-from heldout.cli._tables import print_json, print_report
+from heldout.cli._tables import decide, print_json, print_report
 from heldout.cli.compare import options_in_errors
 from heldout.reporting.blocks import Line, Report, Table, name
 from heldout.reporting.comparisons import name_with_model, nothing_new
@@ -69,14 +69,14 @@ def command(run: str, baseline: str | None, format: str | None, **settings: Any)
     with options_in_errors():
         planned = plan(report, against=other, **settings)
     if format == "json":
-        print_json({**asdict(planned), "notes": [*make_notes(planned)]}, "power")
+        plain = {**asdict(planned), "notes": [*make_notes(planned)]}
+        print_json(decide(*_conclude(planned), plain), "power")
     else:
         print_report(_build_report(planned, report), markdown=format == "markdown")
 
 
 def _build_report(plan: Plan, report: EvalReport) -> Report:
-    attempts = f"{round(plan.repeats, 2):g} attempt{'s' * (plan.repeats != 1)} each"
-    counts = f"; {count(plan.samples, 'sample')}, {attempts}"
+    counts = f"; {count(plan.samples, 'sample')}, {_describe_attempts(plan)}"
     if plan.left_out:
         counts += f"; {count(plan.left_out, 'sample')} left out, without a value"
     lines = [Line(*name_with_model(plan.name, report), counts)]
@@ -99,21 +99,31 @@ def _build_report(plan: Plan, report: EvalReport) -> Report:
         for row in plan.rows
     ]
     table = Table(["repeats", "samples", "attempts of each run"], rows)
-    effect = "unknown, since they do not vary"
-    if plan.detectable is not None:
-        effect = f"{number(plan.detectable)} at {percent(plan.power)} power"
     repeats = "unknown"
     if plan.repeats_for_these is not None:
         repeats = f"{plan.repeats_for_these:,}"
     elif plan.components.within is not None and plan.variance_known:
         repeats = "no number of them"
-    these = f"these {count(plan.samples, 'sample')} with {attempts}"
     conclusions = [
-        Line(f"Minimum detectable effect of {these}: {effect}."),
+        Line(_conclude(plan)[1]),
         Line(f"Repeats with which these samples would be enough: {repeats}."),
         *(Line(f"note: {note}") for note in make_notes(plan)),
     ]
     return Report([*lines, table, *conclusions])
+
+
+def _describe_attempts(plan: Plan) -> str:
+    return f"{round(plan.repeats, 2):g} attempt{'s' * (plan.repeats != 1)} each"
+
+
+def _conclude(plan: Plan) -> tuple[str, str]:
+    """Return whether these samples are enough, in a word, and what they detect in a sentence."""
+    decision, effect = "unknown", "unknown, since they do not vary"
+    if plan.detectable is not None:
+        decision = "enough" if plan.detectable <= plan.detect else "too_few"
+        effect = f"{number(plan.detectable)} at {percent(plan.power)} power"
+    these = f"these {count(plan.samples, 'sample')} with {_describe_attempts(plan)}"
+    return decision, f"Minimum detectable effect of {these}: {effect}."
 
 
 def make_notes(plan: Plan) -> Iterator[str]:

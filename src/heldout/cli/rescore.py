@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from heldout._core.config import base_config
 from heldout.cli._load import load_function
+from heldout.cli._options import SettingOption
 from heldout.cli.run import print_run, run_directory, stdout_for_json
-from heldout.config import base_config
 from heldout.reporting.names import find_run_directory
-from heldout.store.runs import TIMESTAMP
+from heldout.store.numbers import TIMESTAMP
 
 
 @click.command("rescore")
@@ -27,14 +28,13 @@ from heldout.store.runs import TIMESTAMP
 )
 @click.option(
     "--name",
+    cls=SettingOption,
     metavar="NAME",
-    help="Name of the new run. Sets experiment_name.  [default: RUN-rescored]",
+    help="Name of the new run.  [default: RUN-rescored]",
 )
-@click.option(
-    "--max-concurrent", type=int, metavar="N", help="Items in flight at once. Sets max_concurrent."
-)
-@click.option("--timeout", type=float, metavar="S", help="Seconds one item may take. Sets timeout.")
-@click.option("--resume", is_flag=True, help="Continue the latest run of this name. Sets resume.")
+@click.option("--max-concurrent", type=int, metavar="N", help="Items in flight at once.")
+@click.option("--timeout", type=float, metavar="S", help="Seconds one item may take.")
+@click.option("--resume", is_flag=True, help="Continue the latest run of this name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 def command(
     run: str, score_fn: str, name: str | None, resume: bool, as_json: bool, **limits: Any
@@ -46,7 +46,7 @@ def command(
     """
     import asyncio
 
-    from heldout.rescoring import rescore
+    from heldout._evals.rescoring import rescore
 
     parent = find_run_directory(run)
     output_dir, default = parent.parent, parent.name

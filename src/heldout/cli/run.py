@@ -29,12 +29,14 @@ import click
 import msgspec
 from docstring_parser import parse_from_object
 
-from heldout._format import count, printable
-from heldout._secrets import REDACTED
+from heldout._core.config import ALIASES, EvalConfig, Sampling, base_config
+from heldout._core.format import count, printable
+from heldout._core.prices import Price
+from heldout._core.secrets import REDACTED
+from heldout.adapters.tasks import load_task, task_source
 from heldout.cli._cluster import ClusterOptions, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
-from heldout.cli._options import count_option, parse_key_values, parse_value
-from heldout.config import EvalConfig, Sampling, base_config
+from heldout.cli._options import SettingOption, count_option, parse_key_values, parse_value
 from heldout.errors import (
     EvalFileError,
     InvalidInput,
@@ -42,14 +44,12 @@ from heldout.errors import (
     RunBusy,
     RunDirectoryError,
 )
-from heldout.integrations.tasks import load_task, task_source
-from heldout.prices import Price
 from heldout.store import runs
 from heldout.store.run_dir import ARGUMENT_CHARACTERS, RunDir
 from heldout.types import Sample
 
 if TYPE_CHECKING:
-    from heldout.rollout import EvalDefinition
+    from heldout._evals.rollout import EvalDefinition
     from heldout.store.report import EvalReport
 
 
@@ -66,20 +66,19 @@ class _RunCommand(click.Command):
     "run",
     cls=_RunCommand,
     epilog="Options win over --set, --set over --config, and that over the config in FILE. "
-    "--set takes model, limit, epochs and name, too; temperature is short for "
-    "sampling.temperature. sampling.stop takes a comma-separated list, or "
+    "temperature is short for sampling.temperature. sampling.stop takes a comma-separated list, or "
     "a JSON list of strings.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--model",
     "endpoint",
+    cls=SettingOption,
     metavar="MODEL",
-    help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md). Sets "
-    "endpoint.",
+    help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md).",
 )
-@count_option("-n", "--limit", "max_samples", help="Only the first N samples. Sets max_samples.")
-@count_option("--epochs", "repeats", help="Attempts of each sample. Sets repeats.")
+@count_option("-n", "--limit", "max_samples", cls=SettingOption, help="Only the first N samples.")
+@count_option("--epochs", "repeats", cls=SettingOption, help="Attempts of each sample.")
 @click.option(
     "--sample-id",
     "ids",
@@ -94,12 +93,13 @@ class _RunCommand(click.Command):
     metavar="KEY=VALUE",
     help="A parameter of load_dataset in FILE, or of the task: -T split=test.",
 )
-@count_option("--max-concurrent", help="Items in flight at once. Sets max_concurrent.")
+@count_option("--max-concurrent", help="Items in flight at once.")
 @click.option(
     "--name",
     "experiment_name",
+    cls=SettingOption,
     metavar="NAME",
-    help="Name of the run. Sets experiment_name.  [default: the name of FILE]",
+    help="Name of the run.  [default: the name of FILE]",
 )
 @click.option(
     "--tag",
@@ -108,17 +108,16 @@ class _RunCommand(click.Command):
     metavar="WORD",
     help="A tag to find the run by (heldout list --tag); may be repeated. Sets tags.",
 )
-@click.option("--note", metavar="TEXT", help="A remark that is saved with the run. Sets note.")
+@click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
 @click.option(
     "--output-dir",
     metavar="DIR",
-    help="Where run directories are made. Sets output_dir.  [default: outputs/evals]",
+    help="Where run directories are made.  [default: outputs/evals]",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue the latest run of this name, if any, with the settings it was begun with. "
-    "Sets resume.",
+    help="Continue the latest run of this name, if any, with the settings it was begun with.",
 )
 @click.option(
     "--overwrite", is_flag=True, help="Remove the latest run of this name once this one is done."
@@ -134,7 +133,7 @@ class _RunCommand(click.Command):
 @click.option(
     "--cache",
     is_flag=True,
-    help="Take model turns from the response cache (docs/models.md). Sets cache.",
+    help="Take model turns from the response cache (docs/models.md).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 @cluster_options
@@ -160,7 +159,7 @@ def command(
     """
     import asyncio
 
-    from heldout.engine import evaluate
+    from heldout._evals.engine import evaluate
 
     if overwrite and options["resume"]:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
@@ -176,11 +175,16 @@ def command(
         if options["resume"]:
             request = complete_request(request, eval_file.config, config_file)
         config = configure(eval_file.config, request.settings)
+        if config.endpoint is None:  # said before the dataset is loaded
+            from heldout.models.choice import missing_model
+
+            run_file = f"heldout run {shlex.quote(str(file))} --model"
+            raise missing_model(f"{file} names no model", lambda model: f"{run_file} {model}")
         definition = eval_file.define(request.dataset, request.ids)
         earlier = None
         if overwrite:
             with suppress(RunDirectoryError):  # there is none
-                earlier = runs.find_run(Path(config.output_dir) / (config.experiment_name or ""))
+                earlier = runs.find_latest(Path(config.output_dir) / (config.experiment_name or ""))
         with run_directory(config) as config:
             report = asyncio.run(evaluate(definition, config, executor=cluster.executor))
     if earlier is not None:
@@ -226,10 +230,13 @@ def print_run(report: EvalReport, as_json: bool) -> None:
 
 def describe_run(report: EvalReport) -> dict[str, Any]:
     """Return what --json prints of a run: its summary, and where it is."""
+    from heldout.cli._tables import decide
     from heldout.cli.show import usage_as_dict
+    from heldout.reporting.summaries import conclude_report
 
     about = {"path": str(report.path), "errors": report.errors, "usage": usage_as_dict(report)}
-    return {**report.summary, **about}
+    text = conclude_report(report, report.summary)
+    return decide(report.status, text, {**report.summary, **about})
 
 
 def stdout_for_json(as_json: bool) -> AbstractContextManager[Any]:
@@ -300,11 +307,11 @@ def find_eval_file(name: Path) -> Path:
 
 def load_eval_file(path: Path) -> EvalFile:
     """Load a Python file, a module that can be imported, or a task such as reasoning-gym:gcd."""
-    from heldout.rollout import EvalDefinition
+    from heldout._evals.rollout import EvalDefinition
 
     name = str(path)
-    if source := task_source(name):
-        config = replace(base_config, experiment_name=_experiment_name(name), **source.settings)
+    if task_source(name) is not None:
+        config = replace(base_config, experiment_name=_experiment_name(name))
         return EvalFile(path, config, functools.partial(load_task, name))
     path = find_eval_file(path)
     module = load_module(path)
@@ -336,7 +343,7 @@ def _find_config(module: ModuleType, path: Path) -> EvalConfig:
     if isinstance(config, EvalConfig):
         return config
     if config is not None:
-        raise EvalFileError(f"{path}: config is an EvalConfig, got {type(config).__name__}")
+        raise EvalFileError(f"{path}: config must be an EvalConfig, got {type(config).__name__}")
     for name, value in vars(module).items():
         # Running with the defaults instead would be a surprise.
         if isinstance(value, EvalConfig) and value is not base_config:
@@ -355,7 +362,7 @@ def _find_function(
         return value  # type: ignore[no-any-return]
     if value is not None:
         kind = f"a function {shape}".strip()
-        raise EvalFileError(f"{path}: {name} is {kind}, got {type(value).__name__}")
+        raise EvalFileError(f"{path}: {name} must be {kind}, got {type(value).__name__}")
     functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
     near = difflib.get_close_matches(name, functions, n=1, cutoff=0.5 if shape else 0.85)
     if shape:
@@ -368,13 +375,8 @@ def _find_function(
 
 # --- Settings -----------------------------------------------------------------------------------
 
-SETTING_NAMES = {
-    "model": "endpoint",
-    "limit": "max_samples",
-    "epochs": "repeats",
-    "name": "experiment_name",
-}
-"""Settings that are called as the options are."""
+SHOWN = {setting: alias for alias, setting in ALIASES.items()}
+"""What the command line calls settings that have another name in Python."""
 OWNERS = {"": EvalConfig, "sampling.": Sampling, "price.": Price}
 """The classes whose fields are settings, by the prefix of their names."""
 EXTRA_BODY = "sampling.extra_body"
@@ -386,7 +388,7 @@ def setting_types() -> dict[str, Any]:
     types: dict[str, Any] = {}
     for prefix, owner in OWNERS.items():
         types |= {prefix + name: kind for name, kind in typing.get_type_hints(owner).items()}
-    del types["sampling"], types["price"]
+    del types["sampling"], types["price"], types["sampling.given"]
     return types | {"endpoint": str, "on_error": str}  # EvalConfig says what they can be
 
 
@@ -445,20 +447,21 @@ class RunRequest:
             InvalidInput: There is no such setting, or a value is not of its type.
         """
         stored, dataset = ({}, {}) if config_file is None else read_settings_file(config_file)
-        values: dict[str, Any] = {}
-        for name, value in stored.items():
-            key = _find_setting(name, "--config")
-            values[key] = _parse_setting(key, value, f"--config: {name}")
+        values = {
+            key: _parse_setting(key, value, f"--config: {name}")
+            for key, (name, value) in _find_settings(stored, "--config").items()
+        }
+        texts: dict[str, str] = {}
         for setting in settings:
             name, equals, text = setting.partition("=")
-            name = name.strip()
             if not equals:
                 raise InvalidInput(f"--set takes KEY=VALUE, got {setting!r}")
-            if match := re.fullmatch(r"(?:sampling\.)?(extra_body\..+)", name):
-                values[f"sampling.{match[1]}"] = parse_value(text)
-            else:
-                key = _find_setting(name, "--set")
-                values[key] = _parse_setting(key, text, f"--set {name}")
+            texts[name.strip()] = text
+        for key, (name, text) in _find_settings(texts, "--set").items():
+            is_field = key.startswith(f"{EXTRA_BODY}.")
+            values[key] = (
+                parse_value(text) if is_field else _parse_setting(key, text, f"--set {name}")
+            )
         values |= {name: value for name, value in options.items() if value not in (None, (), False)}
         return cls(values, dataset | parse_key_values(parameters, "-T"), ids)
 
@@ -480,20 +483,25 @@ def complete_request(
     Raises:
         InvalidInput: A setting of the run was not saved, as it is a key or too long.
     """
+    from heldout.models.choice import stored_model
+
     where = {"output_dir": config.output_dir, "experiment_name": config.experiment_name}
     where = {key: request.settings.get(key, value) for key, value in where.items()}
     try:
-        path = runs.find_run(Path(where["output_dir"] or "") / (where["experiment_name"] or ""))
+        path = runs.find_latest(Path(where["output_dir"] or "") / (where["experiment_name"] or ""))
         info = RunDir(path).read_info()
     except (RunDirectoryError, InvalidInput):  # there is none, or entering it says what is wrong
         return request
     begun_by = f"heldout run {shlex.join(info.run_arguments or ())}"
+    # What the run was begun with need not name its model: a script did, or a file that has changed.
+    model = stored_model(info.config) if config.endpoint is None else None
+    unnamed = {} if model is None else {"endpoint": model}
     try:
         stored = command.make_context("run", info.run_arguments or []).params
     except click.UsageError:  # of a script, or of a version that had other options
         begun_by = shlex.join(info.command or ())
         click.echo(printable(f"Resuming {path}, which was begun by: {begun_by}"), err=True)
-        return request
+        return replace(request, settings={**unnamed, **request.settings})
     options = {name: stored[name] for name in setting_types() if name in stored}
     before = RunRequest.of(
         stored["config_file"] if config_file is None else None,
@@ -505,7 +513,7 @@ def complete_request(
     settings = {key: value for key, value in before.settings.items() if key not in where}
     taken = [(key, value) for key, value in settings.items() if key not in request.settings]
     taken += [(key, value) for key, value in before.dataset.items() if key not in request.dataset]
-    if lost := [key for key, value in taken if _is_incomplete(value)]:
+    if lost := [SHOWN.get(key, key) for key, value in taken if _is_incomplete(value)]:
         raise InvalidInput(
             f"{path} was begun with {', '.join(lost)}, of which not all was saved. Type the whole "
             f"command: {begun_by} --resume"
@@ -513,7 +521,7 @@ def complete_request(
     if taken or (before.ids and not request.ids):
         click.echo(printable(f"Resuming {path}, as it was begun by: {begun_by}"), err=True)
     return RunRequest(
-        {**settings, **request.settings},
+        {**unnamed, **settings, **request.settings},
         {**before.dataset, **request.dataset},
         request.ids or before.ids,
     )
@@ -540,14 +548,19 @@ def configure(config: EvalConfig, settings: Mapping[str, Any]) -> EvalConfig:
         for name, value in parts[EXTRA_BODY].items():
             _set_field(body, name, value)
     if sampling:
-        changes["sampling"] = replace(config.sampling, **sampling)
+        changes["sampling"] = config.sampling.having(**sampling)
     if parts["price"]:
         changes["price"] = replace(config.price or Price(0, 0), **parts["price"])
-    return replace(config, **changes)
+    try:
+        return replace(config, **changes)
+    except InvalidInput as problem:  # in the words of the command line
+        [said] = problem.args
+        said = re.sub(r"\w+", lambda word: SHOWN.get(word[0], word[0]), said, count=1)
+        raise InvalidInput(said, hint=problem.hint) from None
 
 
 def _set_field(body: dict[str, Any], name: str, value: Any) -> None:
-    """Set a field of extra_body, of which `name` is the dotted path."""
+    """Set a field of extra_body; `name` is its dotted path."""
     *outer, last = name.split(".")
     for part in outer:
         body = body.setdefault(part, {})
@@ -558,19 +571,34 @@ def _set_field(body: dict[str, Any], name: str, value: Any) -> None:
     body[last] = value
 
 
+def _find_settings(given: Mapping[str, Any], option: str) -> dict[str, tuple[str, Any]]:
+    """Find the whole key of each setting, which comes with the name it was given by."""
+    found: dict[str, tuple[str, Any]] = {}
+    for name, value in given.items():
+        key = _find_setting(name, option)
+        if key in found:
+            both = f"{found[key][0]} and {name}"
+            raise InvalidInput(f"{option}: {both} are one setting, and both are given; give one")
+        found[key] = name, value
+    return found
+
+
 def _find_setting(name: str, option: str) -> str:
     """Find the whole key of a setting: max_tokens is short for sampling.max_tokens."""
-    name = SETTING_NAMES.get(name, name)
+    if option == "--set" and (match := re.fullmatch(r"(?:sampling\.)?(extra_body\..+)", name)):
+        return f"sampling.{match[1]}"
+    name = ALIASES.get(name, name)
     known = setting_types()
     for key in (name, f"sampling.{name}"):
         if key in known:
             return key
-    names = [*known, *(key.removeprefix("sampling.") for key in known)]
+    shown = [SHOWN.get(key, key) for key in known]
+    names = [*shown, *(key.removeprefix("sampling.") for key in known)]
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         hint = f"did you mean {near[0]}?"
         raise InvalidInput(f"{option} {name}: there is no such setting", hint=hint)
-    raise InvalidInput(f"{option} {name}: there is no such setting; there are {', '.join(known)}")
+    raise InvalidInput(f"{option} {name}: there is no such setting; there are {', '.join(shown)}")
 
 
 def _parse_setting(key: str, value: Any, where: str) -> Any:
@@ -603,7 +631,7 @@ def list_settings() -> list[tuple[str, str]]:
             default = getattr(defaults.get(prefix), field.arg_name, ())
             if key == "experiment_name":  # load_eval_file fills it in
                 text += " [default: the name of FILE]"
-            elif default != ():
+            elif default != () and key != "endpoint":
                 text += f" [default: {msgspec.json.encode(default).decode()}]".replace('"', "")
-            rows.append((key, text))
+            rows.append((SHOWN.get(key, key), text))
     return rows

@@ -12,14 +12,18 @@ from heldout.errors import InvalidInput
 @click.command("schema")
 @click.argument("names", nargs=-1, metavar="[COMMAND]")
 @click.option("--json", "as_json", is_flag=True, hidden=True)
-def command(names: tuple[str, ...], as_json: bool) -> None:
-    """Print the JSON Schema of what COMMAND prints with --json; of all commands without COMMAND.
+@click.option("--all", "every", is_flag=True, help="The schemas of all commands, by name.")
+def command(names: tuple[str, ...], as_json: bool, every: bool) -> None:
+    """Print the JSON Schema of what COMMAND prints with --json; without COMMAND, their names.
 
     `heldout schema error` is that of errors, `heldout schema curve watch` that of a subcommand.
     """
     name = {"curve show": "show-curve"}.get(" ".join(names), " ".join(names))
-    if not name:
+    if every:
         print_json({known: build_schema(known) for known in OUTPUTS}, None)
+        return
+    if not name:
+        print_json([*OUTPUTS], None)
         return
     if name not in OUTPUTS:
         raise InvalidInput(f"there is no schema {name!r}; there are {', '.join(OUTPUTS)}")

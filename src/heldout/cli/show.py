@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from heldout._format import count, number
+from heldout._core.format import count, number
 from heldout.cli._load import select_results
 from heldout.cli._options import format_options
 from heldout.cli._tables import (
     PIPE_WIDTH,
     as_text,
+    decide,
     make_console,
     pick,
     print_json,
@@ -27,8 +28,15 @@ from heldout.errors import InvalidInput
 from heldout.reporting import curves
 from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table, name
 from heldout.reporting.names import find_curve, find_run_directory, find_step, list_result_steps
-from heldout.reporting.summaries import build_report, build_slices, in_order
+from heldout.reporting.summaries import (
+    build_report,
+    build_slices,
+    conclude_report,
+    conclude_summary,
+    in_order,
+)
 from heldout.store.remote import lasting_name
+from heldout.store.runs import describe_samplings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +44,7 @@ if TYPE_CHECKING:
 
     from heldout.store.notes import Notes
     from heldout.store.report import EvalReport
-    from heldout.training.curve import CurvePoint
+    from heldout.training.curve.points import CurvePoint
     from heldout.types import EvalResult
 
 MESSAGE_CHARACTERS = 4000
@@ -147,16 +155,21 @@ def _show_report(
         print_report(build_report(report, summary, info=info), markdown=format == "markdown")
         return
     print_json(
-        {
-            "kind": "run",
-            "path": lasting_name(path),
-            **pick(report, "status", "config"),
-            "summary": summary,
-            "errors": report.errors,
-            "usage": usage_as_dict(report),
-            "finish_reasons": report.finish_reasons,
-            **pick(info, "reason", "started", "finished", "git", "command", "versions"),
-        },
+        decide(
+            report.status,
+            conclude_report(report, summary),
+            {
+                "kind": "run",
+                "path": lasting_name(path),
+                **pick(report, "status", "config"),
+                "summary": summary,
+                "errors": report.errors,
+                "usage": usage_as_dict(report),
+                "finish_reasons": report.finish_reasons,
+                "limits": report.limits,
+                **pick(info, "reason", "started", "finished", "git", "command", "versions"),
+            },
+        ),
         "show",
     )
 
@@ -164,19 +177,16 @@ def _show_report(
 def _show_slices(
     report: EvalReport, by: tuple[str, ...], cluster: str | None, format: str | None
 ) -> None:
-    from heldout.analysis.passes import slices_and_total
-
-    if cluster is None:
-        slices, total = report.slices_and_total(*by)
-    else:
-        slices, total = slices_and_total(report, *by, cluster=cluster)
-        slices = {values: report.mark_selected(part) for values, part in slices.items()}
+    slices, total = report.slices_and_total(*by, cluster=cluster)
     slices = {values: slices[values] for values in in_order(slices)}
     if format != "json":
         print_report(build_slices(by, slices, total, report), markdown=format == "markdown")
         return
     for values, summary in slices.items():
-        print_json({"slice": dict(zip(by, values, strict=True)), **summary}, "show-slices")
+        named = dict(zip(by, values, strict=True))
+        label = ", ".join(f"{key} {'–' if v is None else v}" for key, v in named.items())
+        text = conclude_summary(label, summary)
+        print_json(decide(report.status, text, {"slice": named, **summary}), "show-slices")
 
 
 # --- Report -------------------------------------------------------------------------------------
@@ -238,7 +248,7 @@ def _show_items(results: Sequence[EvalResult], report: EvalReport, format: str |
             reward = result.score.reward if result.ok else None
             note = _note_on(result, notes)
             plain = {**msgspec.to_builtins(result), "reward": reward, "note": note}
-            print_json(plain, "show-items")
+            print_json(decide(*_conclude_item(result, report), plain), "show-items")
         return
     if not results:
         so_far = " so far" if report.summary.get("complete") is False else ""
@@ -266,6 +276,18 @@ def _show_items(results: Sequence[EvalResult], report: EvalReport, format: str |
         for label, text in _describe_result(result, notes):
             content = as_text(shorten(text), TEXT_STYLES.get(label, ""))
             print_labelled(console, label, content, LABEL_STYLES.get(label, "bold cyan"))
+
+
+def _conclude_item(result: EvalResult, report: EvalReport) -> tuple[str, str]:
+    """Return what came of an item in a word, and in a sentence."""
+    item = f"{result.sample_id}, repeat {result.repeat}"
+    if not result.ok:
+        return "errored", f"{item}: errored, {result.error}"
+    text = f"{item}: reward {number(result.score.reward)}"
+    if report.pass_threshold is None:
+        return "scored", f"{text}."
+    decision = "passed" if result.score.reward >= report.pass_threshold else "failed"
+    return decision, f"{text}, {decision}."
 
 
 def _note_on(result: EvalResult, notes: Notes) -> dict[str, Any] | None:
@@ -350,24 +372,23 @@ def _show_curve(
     groups = curves.group_by_label(run.points)
     judged: dict[str, tuple[Sequence[CurvePoint], Sequence[Line]]] = {}
     for label, points in groups.items():
-        stored = all(point.verdict is not None for point in points if point.has_result)
-        is_judged = format == "json" and stored and not options  # judging takes time
-        judged[label] = (
-            (points, []) if is_judged else curves.judge_curve(points, options, run.config)
-        )
+        judged[label] = curves.judge_curve(points, options, run.config)
     if format != "json":
         print_report(_build_curve_report(run, judged, format), markdown=format == "markdown")
         return
     shown = [point for points, _ in judged.values() for point in points]
     print_json(
-        {
-            "kind": "curve",
-            "path": lasting_name(path),
-            "training": curves.training_state(run),
-            "superseded": run.superseded,
-            "verdicts": {p.label: {"step": p.step, **p.verdict} for p in shown if p.verdict},
-            "points": [curves.point_as_dict(point) for point in shown],
-        },
+        decide(
+            *curves.conclude_curve(run, shown),
+            {
+                "kind": "curve",
+                "path": lasting_name(path),
+                "training": curves.training_state(run),
+                "superseded": run.superseded,
+                "verdicts": {p.label: {"step": p.step, **p.verdict} for p in shown if p.verdict},
+                "points": [curves.point_as_dict(point) for point in shown],
+            },
+        ),
         "show-curve",
     )
 
@@ -380,12 +401,16 @@ def _build_curve_report(
     config = run.info.config if run.info else {}
     width = PIPE_WIDTH if format == "markdown" else make_console().width
     blocks: list[Block] = []
+    samplings = [curves.sampling_of_newest(points) for points, _ in judged.values()]
+    sampled = dict(zip(judged, describe_samplings(samplings), strict=True))
     for label, (points, conclusions) in judged.items():
         title = [name(label)]
         if run.path.name not in judged:
             title.append(Span(f" in {run.path.name}"))
         if config.get("every_steps") and label == config.get("label"):
             title.append(Span(f", every {config['every_steps']} steps", "dim"))
+        if sampled[label]:
+            title.append(Span(f", {sampled[label]}", "dim"))
         blocks += [Line(*title), *curves.build_curve_table(points, width), *conclusions]
     if run.last_skip is not None:
         text = "the last attempt has no results; these are of earlier ones. Its last skip: "

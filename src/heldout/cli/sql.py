@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from heldout._format import number, printable
+from heldout._core.format import number, printable
 from heldout.cli._tables import print_json, print_report
 from heldout.reporting.blocks import Column, Line, Report, Table
 from heldout.reporting.names import load_report
@@ -23,11 +23,12 @@ ROWS = 200
 def command(run: str, query: str, as_json: bool) -> None:
     """Run a SELECT over the results of RUN, in DuckDB's dialect of SQL.
 
-    The table is called results, with one row per item and the columns id, index, repeat, reward,
-    reward_or_0, passed, error, truncated, ended_by, prompt_tokens, completion_tokens, seconds,
-    metrics.NAME, metadata.KEY, and, where the query names them, the texts prompt, answer and
-    ground_truth. An errored item has no reward: avg(reward) is over the others, avg(reward_or_0)
-    over all. The table summary has one row, the numbers of `heldout show`.
+    The table is called results, with one row per item and the columns sample_id, index, repeat,
+    reward, reward_or_0, reward_or_worst, passed, error, truncated, ended_by, prompt_tokens,
+    completion_tokens, seconds, metrics.NAME, metadata.KEY, and, where the query names them, the
+    texts prompt, answer and ground_truth. An errored item has no reward: avg(reward) is over the
+    others, avg(reward_or_0) over all; reward_or_worst counts an errored item as the lowest reward
+    where some are negative. The table summary has one row, the numbers of `heldout show`.
     """
     from heldout.store.sql import query as run_query
 

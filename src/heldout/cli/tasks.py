@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import click
 
-from heldout._format import count
+from heldout._core.format import count, list_some
+from heldout.adapters.tasks import SOURCES, InstalledTask, list_tasks
 from heldout.cli._load import user_code
-from heldout.cli._tables import print_json, print_report
+from heldout.cli._tables import decide, print_json, print_report
 from heldout.errors import InvalidInput
-from heldout.integrations.tasks import SOURCES, InstalledTask, list_tasks
 from heldout.reporting.blocks import Cell, Column, Line, Report, Table, code
+
+ADDRESSES_SHOWN = 2
 
 
 @click.command("tasks")
@@ -36,9 +40,7 @@ def command(prefix: str | None, as_json: bool) -> None:
             continue
         if as_json:
             _print_as_json(tasks)
-        can_run = sum(task.refused is None for task in tasks)
-        state = f"{source.package}: {count(can_run, 'task')} of {len(tasks)} can run here"
-        rows.append([code(name), str(len(tasks)), state])
+        rows.append([code(name), str(len(tasks)), f"{source.package}: {_count_states(tasks)}"])
     if not as_json:
         print_report(Report([Table([Column("prefix"), "tasks", Column("", wrap=True)], rows)]))
 
@@ -48,17 +50,39 @@ def _find_tasks(prefix: str) -> list[InstalledTask]:
         return list(list_tasks(prefix))
 
 
+def _judge(task: InstalledTask) -> tuple[str, str]:
+    """Return whether a task can run here, as one word and in words."""
+    if task.refused is not None:
+        return "refused", f"cannot run here: {task.refused}"
+    if task.downloads:
+        some = list_some(task.downloads, ADDRESSES_SHOWN, ", ")
+        return "may_download", f"may download {some}"
+    return "can_run", "can run here"
+
+
+def _count_states(tasks: list[InstalledTask]) -> str:
+    states = Counter(_judge(task)[0] for task in tasks)
+    text = f"{states['can_run']} of {count(len(tasks), 'task')} can run here"
+    if states["may_download"]:
+        text += f", {states['may_download']} more may download their data first"
+    return text
+
+
 def _print_as_json(tasks: list[InstalledTask]) -> None:
     for task in tasks:
-        print_json({"name": task.name, "refused": task.refused}, "tasks")
+        decision, text = _judge(task)
+        about = {"name": task.name, "refused": task.refused, "downloads": list(task.downloads)}
+        print_json(decide(decision, f"{task.name} {text}.", about), "tasks")
 
 
 def _build_list(tasks: list[InstalledTask]) -> Report:
-    rows: list[list[Cell]] = [[code(task.name), task.refused or ""] for task in tasks]
-    can_run = sum(task.refused is None for task in tasks)
+    rows: list[list[Cell]] = []
+    for task in tasks:
+        decision, text = _judge(task)
+        rows.append([code(task.name), "" if decision == "can_run" else text])
     return Report(
         [
-            Table([Column("task"), Column("why it cannot run here", wrap=True)], rows),
-            Line(f"{can_run} of {count(len(tasks), 'task')} can run here."),
+            Table([Column("task"), Column("whether it can run here", wrap=True)], rows),
+            Line(f"{_count_states(tasks)}."),
         ]
     )

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from heldout._format import count, cut, interval, list_some, number
-from heldout.cli._options import json_option
-from heldout.cli._tables import print_json, print_report
-from heldout.config import EvalConfig
+from heldout._core.config import EvalConfig
+from heldout._core.format import count, cut, interval, list_some, number
+from heldout.cli._options import SettingOption, count_option, json_option
+from heldout.cli._tables import decide, print_json, print_report
 from heldout.errors import ResumeMismatch, RunDirectoryError
 from heldout.reporting.blocks import Column, Line, Report, Span, Table
 from heldout.reporting.summaries import describe_report
@@ -53,10 +53,10 @@ TRIGGER_ROWS = {
 @click.option(
     "--model",
     "endpoint",
+    cls=SettingOption,
     required=True,
     metavar="M",
-    help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request. "
-    "Sets endpoint.",
+    help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request.",
 )
 @click.option(
     "--baseline",
@@ -68,35 +68,27 @@ TRIGGER_ROWS = {
 )
 @click.option(
     "--name",
+    cls=SettingOption,
     metavar="NAME",
-    help="Name of the run. Sets experiment_name.  [default: made of FILE, model and server]",
+    help="Name of the run.  [default: made of FILE, model and server]",
 )
 @click.option(
     "--output-dir",
     default="outputs/evals",
     show_default=True,
     metavar="D",
-    help="Where the run directory is made. Sets output_dir.",
+    help="Where the run directory is made.",
 )
-@click.option(
-    "-n",
-    "--limit",
-    "max_samples",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Only the first N lines. Sets max_samples.",
-)
+@count_option("-n", "--limit", "max_samples", cls=SettingOption, help="Only the first N lines.")
 @click.option(
     "--max-concurrent",
     type=click.IntRange(1),
     default=16,
     show_default=True,
     metavar="N",
-    help="Requests in flight at once. Sets max_concurrent.",
+    help="Requests in flight at once.",
 )
-@click.option(
-    "--resume", is_flag=True, help="Continue a run, and fail if there is none. Sets resume."
-)
+@click.option("--resume", is_flag=True, help="Continue a run, and fail if there is none.")
 @json_option
 def command(
     file: Path,
@@ -153,7 +145,12 @@ def command(
     report = _send_requests(samples, server, config, run_dir, resume=resume)
     calls = _describe_calls(report, load_call_sets(report)[0], reference_sets)
     if as_json:
-        print_json(calls, "tool-calls")
+        accuracy = _format_rate(calls["schema_accuracy"])
+        text = (
+            f"{count(calls['requests'], 'request')}: {calls['answered']} answered, "
+            f"{calls['errored']} errored; schema accuracy {accuracy}."
+        )
+        print_json(decide("errored" if calls["errored"] else "complete", text, calls), "tool-calls")
     else:
         print_report(_build_report(report, calls))
 
@@ -187,8 +184,8 @@ def _send_requests(
 ) -> EvalReport:
     import asyncio
 
+    from heldout._evals.engine import evaluate
     from heldout.analysis.tool_calls import opening_messages
-    from heldout.engine import evaluate
     from heldout.scoring.tool_calls import score_calls
     from heldout.store.run_dir import RunDir
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import webbrowser
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import click
 
-from heldout._format import printable
+from heldout._core.format import printable
+from heldout._core.temporary import remove_abandoned
 from heldout.errors import InvalidInput
-from heldout.store.run_dir import replace_file
+from heldout.reporting.names import explain_empty
+from heldout.store.jsonl import replace_file
 from heldout.store.runs import find_run
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -72,7 +77,7 @@ def command(
         replace_file(export, page)
         click.echo(printable(f"Wrote {export}, {len(page) / 1e6:.1f} MB."))
         return
-    from heldout.viewer.pages import Pages
+    from heldout.viewer.pages import Pages, scan_runs
     from heldout.viewer.server import serve
 
     if host not in LOOPBACK and not allow_hosts:
@@ -86,6 +91,8 @@ def command(
 
     def show(address: str) -> None:
         click.echo(printable(f"Serving {', '.join(map(str, pages.roots))} at {address}"))
+        if not scan_runs(pages.roots):
+            click.echo(printable(explain_empty(*pages.roots)))
         click.echo("Ctrl-C ends it.")
 
     server = serve(
@@ -97,10 +104,40 @@ def command(
         on_ready=show,
         open_browser=None if no_browser else webbrowser.open,
     )
+    remove_abandoned()  # of viewers that were killed
     try:
-        asyncio.run(server)
+        ended_by = asyncio.run(_serve_until_signal(server))
     except KeyboardInterrupt:
         click.echo()
+    else:
+        raise click.exceptions.Exit(128 + ended_by)
+    finally:
+        pages.close()
+
+
+async def _serve_until_signal(server: Coroutine[Any, Any, None]) -> int:
+    """Serve until SIGTERM or SIGHUP, and return which it was.
+
+    Either would end the process at once, and leave the temporary tables of unfinished runs.
+    """
+    loop = asyncio.get_running_loop()
+    serving = loop.create_task(server)
+    received: list[int] = []
+
+    def end(number: int) -> None:
+        loop.remove_signal_handler(number)  # a second one ends the process at once
+        received.append(number)
+        serving.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as by nohup
+            loop.add_signal_handler(number, end, number)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not received:
+            raise
+    return received[0]
 
 
 def find_roots(runs: tuple[str, ...]) -> list[Path]:

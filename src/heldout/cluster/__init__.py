@@ -7,13 +7,16 @@ copies     whether a worker has the same functions as the driver
 remote     run_remote, attach_remote: a script as a Ray job, and its run directories fetched
 node       RayNode: an EvalWorker on another node
 _ray       connecting, and what a cluster has
+
+The items of an eval, or a script, go in; results come back as if run here. What an item is, and
+what is stored, is decided in `_evals/` and `store/`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heldout._lazy import lazy
+from heldout._core.lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.cluster.executor import RayExecutor as RayExecutor

@@ -17,9 +17,9 @@ from typing import Any
 
 import anyio
 
-from heldout._aio import waker
-from heldout._checks import check_number, check_text
-from heldout._extras import missing_extra
+from heldout._core.aio import waker
+from heldout._core.checks import check_number, check_text
+from heldout._core.extras import missing_extra
 from heldout.errors import EvalFailed, InvalidInput
 
 log = logging.getLogger("heldout")
@@ -192,7 +192,7 @@ def check_resources(resources: Any) -> None:
         InvalidInput: They are something else.
     """
     if not isinstance(resources, Mapping):
-        raise InvalidInput(f"resources are numbers by name, got {resources!r:.200}")
+        raise InvalidInput(f"resources must be numbers by name, got {resources!r:.200}")
     for name, amount in resources.items():
         check_number(f"resource {name!r}", amount, low=0)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from heldout._fingerprint import _Search, identity_of
+from heldout.store.fingerprint import _Search, identity_of
 
 CODE = "its code, or a constant that it uses"
 _CHANGES = {

@@ -33,9 +33,12 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from heldout._aio import Threads, unwrap_group
-from heldout._checks import check_count, check_number, check_text
-from heldout._providers import runs_here
+from heldout._core.aio import Threads, unwrap_group
+from heldout._core.checks import check_count, check_number, check_text
+from heldout._core.config import EvalConfig
+from heldout._core.providers import runs_here
+from heldout._evals.engine import Evaluation, Item, ItemResult, error_result
+from heldout._evals.rollout import EvalDefinition, functions_of
 from heldout.cluster._ray import (
     ClusterLost,
     call,
@@ -64,16 +67,14 @@ from heldout.cluster.worker import (
     make_spec,
     own_versions,
 )
-from heldout.config import EvalConfig
-from heldout.engine import AttemptOutcome, Evaluation, Item, error_result
 from heldout.errors import (
     EvalFailed,
     FatalEndpointError,
     InvalidInput,
+    ModelRefused,
     ScoringFailed,
     Unreachable,
 )
-from heldout.rollout import EvalDefinition
 from heldout.store.report import EvalReport
 
 log = logging.getLogger("heldout")
@@ -137,7 +138,7 @@ class RayExecutor:
         check_resources(self.resources)
         check_working_dir(self.working_dir)
         if not isinstance(self.pip, list | tuple):
-            raise InvalidInput(f"pip is a list of packages, got {self.pip!r:.200}")
+            raise InvalidInput(f"pip must be a list of packages, got {self.pip!r:.200}")
         for package in self.pip:
             check_text("each of pip", package)
         if not isinstance(self.environment, Mapping):
@@ -145,7 +146,9 @@ class RayExecutor:
         for name, value in self.environment.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 # Not the value: it may be a key.
-                raise InvalidInput(f"environment: {name!r} is text, got {type(value).__name__}")
+                raise InvalidInput(
+                    f"environment: {name!r} must be text, got {type(value).__name__}"
+                )
 
     async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
         """Run an eval; `heldout.evaluate(…, executor=…)` calls it.
@@ -168,12 +171,8 @@ class RayExecutor:
                 "directory"
             )
         import_ray()
-        functions = {
-            "score_fn": definition.score_fn,
-            "prepare_messages": definition.prepare_messages,
-            "environment_factory": definition.environment_factory,
-            "endpoint": None if isinstance(config.endpoint, str) else config.endpoint,
-        }
+        endpoint = None if isinstance(config.endpoint, str) else config.endpoint
+        functions = {**functions_of(definition), "endpoint": endpoint}
         folder = None if self.working_dir is None else Path(self.working_dir)
         packed = pack_functions(functions, folder)
         archive = None if packed.folder is None else zip_folder(packed.folder)
@@ -203,7 +202,7 @@ class _ClusterEvaluation(Evaluation):
         super().__init__(definition, config, pool)  # type: ignore[arg-type] # for `describe` alone
         self._pool = pool
 
-    async def run_item(self, item: Item) -> AttemptOutcome:
+    async def run_item(self, item: Item) -> ItemResult:
         result, problem = await self._pool.run_item(item)
         self.progress.add_turn(result.trajectory.usage)
         return result, problem
@@ -222,7 +221,7 @@ class _PendingItem:
     done: anyio.Event
     deaths: int = 0
     """Of workers, while they were running it."""
-    outcome: AttemptOutcome | None = None
+    outcome: ItemResult | None = None
 
     @property
     def is_suspect(self) -> bool:
@@ -383,7 +382,7 @@ class WorkerPool:
                 await self._stop_workers()
             self._threads.close()
 
-    async def run_item(self, item: Item) -> AttemptOutcome:
+    async def run_item(self, item: Item) -> ItemResult:
         """Have a worker run an item.
 
         Args:
@@ -662,19 +661,24 @@ def _batches(jobs: Sequence[_PendingItem]) -> list[Sequence[_PendingItem]]:
     return [jobs[start : start + SUBMIT_ITEMS] for start in range(0, len(jobs), SUBMIT_ITEMS)]
 
 
-def _outcome_of(finished: FinishedItem) -> AttemptOutcome:
+def _outcome_of(finished: FinishedItem) -> ItemResult:
     """Return a result with an exception that stands for the one raised on the worker."""
     result = finished.record.result()
     match finished.kind:
         case None:
             return result, None
-        case "fatal":
-            return result, FatalEndpointError(finished.message)
-        case "fatal in scoring":
+        case "fatal" | "refused":
+            return result, _fatal(finished)
+        case "fatal in scoring" | "refused in scoring":
             problem = ScoringFailed(finished.message)
-            problem.__cause__ = FatalEndpointError(finished.message)
+            problem.__cause__ = _fatal(finished)
             return result, problem
         case "unreachable":
             return result, Unreachable(finished.message)
         case _:
             return result, EvalFailed(finished.message)
+
+
+def _fatal(finished: FinishedItem) -> FatalEndpointError:
+    refused = finished.kind in ("refused", "refused in scoring")
+    return (ModelRefused if refused else FatalEndpointError)(finished.message)

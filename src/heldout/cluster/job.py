@@ -48,7 +48,7 @@ def job_folder(name: str) -> Path:
         InvalidInput: It is no id.
     """
     if not re.fullmatch(r"[\w-]+", name):
-        raise InvalidInput(f"a job's id is letters, digits, _ and -, got {name!r}")
+        raise InvalidInput(f"a job's id must be letters, digits, _ and -, got {name!r}")
     return Path(tempfile.gettempdir()) / f"heldout-job-{os.getuid()}-{name}"
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from heldout._checks import check_number, check_text
+from heldout._core.checks import check_number, check_text
 from heldout.cluster._ray import (
     call,
     check_connected,
@@ -43,8 +43,7 @@ from heldout.cluster.packaging import remove_folder, unpack_folder, zip_folder
 from heldout.cluster.worker import own_versions
 from heldout.errors import InvalidInput
 from heldout.store.jsonl import open_to_append
-from heldout.training.run_eval import reserve_name
-from heldout.training.worker.client import (
+from heldout.training.background.worker.client import (
     LOG,
     LOG_BYTES,
     LOG_LINES,
@@ -54,7 +53,7 @@ from heldout.training.worker.client import (
     WorkerProcess,
     worker_environment,
 )
-from heldout.training.worker.messages import (
+from heldout.training.background.worker.messages import (
     CallFunction,
     EvalDone,
     EvaluateModel,
@@ -65,7 +64,8 @@ from heldout.training.worker.messages import (
     decode_request,
     encode,
 )
-from heldout.training.worker.weight_buffer import WeightBuffer, create_memory, fill
+from heldout.training.background.worker.weight_buffer import WeightBuffer, create_memory, fill
+from heldout.training.run_eval import reserve_name
 
 log = logging.getLogger("heldout")
 

@@ -22,14 +22,13 @@ from typing import Any
 
 import msgspec
 
-from heldout._code import PREFIX, find_attribute, import_file
+from heldout._core.code import PREFIX, find_attribute, import_file
+from heldout._evals.rollout import EvalDefinition, functions_of
 from heldout.errors import InvalidInput
-from heldout.rollout import EvalDefinition
 
 MAX_BYTES = 100 * 2**20
 SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "outputs"})
 """What no worker needs, beside hidden folders and virtual environments."""
-PARTS = ("score_fn", "prepare_messages", "environment_factory")
 
 
 class ImportPath(msgspec.Struct, frozen=True):
@@ -106,8 +105,8 @@ def _name_in(module: ModuleType, value: Any) -> str | None:
         if candidate is value:
             return name
         if isinstance(candidate, EvalDefinition):
-            for part in PARTS:
-                if getattr(candidate, part) is value:
+            for part, function in functions_of(candidate).items():
+                if function is value:
                     return f"{name}.{part}"
     return None
 
@@ -156,6 +155,22 @@ def _source_of(role: str, module: ModuleType, folder: Path | None) -> str:
     return module.__name__ if dotted.removesuffix(".py") == module.__name__ else inside.as_posix()
 
 
+def find_project(file: Path) -> Path:
+    """Return the folder to send with a script: its project, else the script's own folder.
+
+    Args:
+        file: The script. Its project is the nearest folder above it that has a pyproject.toml or
+            a .git.
+    """
+    home = file.parent.resolve()
+    for folder in (home, *home.parents):
+        # A .git in the user's home is a repository of dotfiles, which is no project to send.
+        is_repository = (folder / ".git").exists() and folder != Path.home()
+        if is_repository or (folder / "pyproject.toml").is_file():
+            return folder
+    return home
+
+
 def zip_folder(folder: Path) -> bytes:
     """Pack a folder for the workers.
 
@@ -178,8 +193,8 @@ def zip_folder(folder: Path) -> bytes:
             largest = max(sizes, key=lambda name: sizes[name])
             raise InvalidInput(
                 f"{folder} has more than {MAX_BYTES >> 20} MiB, too much to send to the workers "
-                f"(most of it in {largest}): keep the eval file in a folder of its own, or name "
-                "another working_dir"
+                f"(most of it in {largest}): keep the eval file in a folder of its own and name "
+                "that as working_dir (--working-dir with --remote)"
             )
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -259,8 +274,13 @@ def load_reference(reference: ImportPath, folder: Path | None) -> Any:
         else:
             module = importlib.import_module(source)
     except Exception as problem:
+        missing = isinstance(problem, ModuleNotFoundError)
         raise InvalidInput(
-            f"{source} does not load: {type(problem).__name__}: {problem}"
+            f"{source} does not load: {type(problem).__name__}: {problem}",
+            hint="install it on the nodes of the cluster, or name the folder that has it, which "
+            "is then sent to them: working_dir=…"
+            if missing
+            else None,
         ) from problem
     value = find_attribute(module, name)
     if value is None:

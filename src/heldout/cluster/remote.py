@@ -17,6 +17,7 @@ import base64
 import hashlib
 import logging
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -30,20 +31,23 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
-from heldout._aio import Threads
-from heldout._extras import missing_extra
+from heldout._core.aio import Threads
+from heldout._core.extras import missing_extra
+from heldout._core.temporary import TemporaryFolder
 from heldout.cluster._ray import PROBE_SECONDS, find_token
 from heldout.cluster.job import CONTENT, END, NO_RUN, STDOUT, find_runs, list_run
-from heldout.cluster.packaging import zip_folder
+from heldout.cluster.packaging import find_project, zip_folder
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 from heldout.store.run_dir import RunDir
 
 log = logging.getLogger("heldout")
 
 INSIDE_JOB = "HELDOUT_REMOTE_JOB"
-"""Set in a job, in which run_remote does nothing."""
+"""Set where `run_remote` has a script run: in a job, or (LOCAL) on a GPU of this machine. There it
+does nothing."""
+LOCAL = "local"
 OWN_OPTIONS = ("--remote", "--gpu-id", "--gpu_id")
 """Options of a script that say where it runs: the job does not get them."""
 JOB = "heldout.cluster.job"
@@ -70,57 +74,69 @@ def run_remote(
     script_path: str | Path,
     *,
     address: str | None = None,
-    gpu_id: str | None = None,
+    gpu_id: str | int | None = None,
     keep_alive: bool = False,
     pip: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     arguments: Sequence[str] | None = None,
     working_dir: str | Path | None = None,
 ) -> None:
-    """Run this script on a cluster instead, and end with its exit code.
+    """Run this script on a cluster, or on a GPU of this machine, and end with its exit code.
 
-    The script is submitted with its folder, and its output is shown. On Ctrl-C it is stopped.
-    However it ends, its run directories are copied back, below the current directory. On the
-    cluster the script runs without the options that brought it here; where it calls this once more
-    all the same, this does nothing.
+    On a cluster the script is submitted with its project, and its output is shown. On Ctrl-C it is
+    stopped. However it ends, its run directories are copied back, below the current directory.
+    Wherever it is run, it gets its arguments without the options that brought it here; where it
+    calls this once more all the same, this does nothing.
 
     Args:
         script_path: The script: `__file__`.
         address: The cluster's dashboard, http://HOST:8265; by default RAY_API_SERVER_ADDRESS, or
             that on this machine.
         gpu_id: A node (its name, address or id) or an accelerator type of the cluster whose GPU to
-            use, or "any". A number, where no address is given, is a GPU of this machine: the
-            script goes on here, with that GPU.
+            use, or "any". A number, where neither an address nor --remote is given, is a GPU of
+            this machine: the script is started again, in place of this process, and sees that GPU
+            alone.
         keep_alive: Leave the job running on Ctrl-C.
         pip: Packages to install for the script.
         environment: Environment variables of the script. Ray shows them in its dashboard.
         arguments: The script's arguments; by default those of this process without --remote and
-            --gpu-id, and without the option whose value is `address`.
+            --gpu-id, and without an option of another name whose value is `address`, or is
+            `gpu_id` while its name has "gpu" in it.
         working_dir: The folder that is submitted, in which the script runs and from which it may
-            import; by default the script's own.
+            import; by default the nearest folder above the script that has a pyproject.toml or a
+            .git, else the script's own.
 
     Raises:
         SystemExit: With the script's exit code, once it has ended; 4 where that is 0 and there is
             no run.
         InvalidInput: The script is no file, or not in `working_dir`; there is no cluster at the
-            address, or no such GPU.
+            address, or no such GPU; it is to run on a GPU of this machine, and is not what this
+            process runs.
         EvalFailed: The cluster refuses the job, or cannot be reached any more.
     """
     script = Path(script_path)
+    gpu_id = None if gpu_id is None else str(gpu_id)
     if not script.is_file():
         raise InvalidInput(f"the script to run remotely is a file, and {script} is none")
     if INSIDE_JOB in os.environ:
+        if os.environ[INSIDE_JOB] == LOCAL:
+            # Of a job it is noticed that it wrote no run; of this process nobody would say it.
+            _say(
+                "run_remote does nothing here: the script was started again on the GPU, and goes "
+                "on. If its work is in an else of this call, leave the option that leads here out "
+                "of run_remote(arguments=[…])"
+            )
         return
-    if gpu_id is not None and gpu_id.isdigit() and address is None and not default_address():
-        choose_local_gpu(int(gpu_id))
-        return
-    home = script.parent.resolve()
-    folder = home if working_dir is None else Path(working_dir).resolve()
-    if not home.is_relative_to(folder):
-        raise InvalidInput(f"the script {script} is not in working_dir, {folder}")
     if arguments is None:
-        arguments = drop_own_options(sys.argv[1:], address)
-    command = ["python", (home.relative_to(folder) / script.name).as_posix(), *arguments]
+        arguments = drop_own_options(sys.argv[1:], address, gpu_id)
+    is_elsewhere = address or default_address() or "--remote" in sys.argv[1:]
+    if gpu_id is not None and gpu_id.isdigit() and not is_elsewhere:
+        _restart_on_gpu(int(gpu_id), script, arguments, environment or {})
+    path = script.parent.resolve() / script.name
+    folder = find_project(path) if working_dir is None else Path(working_dir).resolve()
+    if not path.is_relative_to(folder):
+        raise InvalidInput(f"the script {script} is not in working_dir, {folder}")
+    command = ["python", path.relative_to(folder).as_posix(), *arguments]
     code = submit(
         command,
         folder,
@@ -150,15 +166,21 @@ def attach_remote(name: str, *, address: str | None = None, keep_alive: bool = F
     raise SystemExit(_RemoteJob(client, name).follow(keep_alive=keep_alive))
 
 
-def drop_own_options(words: Sequence[str], address: str | None) -> list[str]:
+def drop_own_options(
+    words: Sequence[str], address: str | None, gpu_id: str | None = None
+) -> list[str]:
     """Return a script's arguments without those that say where it runs.
 
     Args:
         words: The arguments.
         address: The value of one of these options, whatever its name is.
+        gpu_id: The value of another one, if there is no --gpu-id: of one whose name has "gpu" in
+            it and not "gpus", since a number may be the value of any option.
     """
     kept: list[str] = []
     rest = list(words)
+    if any(word.partition("=")[0] in OWN_OPTIONS[1:] for word in words):
+        gpu_id = None
     while rest:
         word = rest.pop(0)
         if word == "--":
@@ -166,8 +188,9 @@ def drop_own_options(words: Sequence[str], address: str | None) -> list[str]:
         option, has_value, value = word.partition("=")
         if not has_value and rest and not rest[0].startswith("-"):
             value = rest[0]
-        is_address = bool(value) and value == address
-        if option not in OWN_OPTIONS and not (is_address and option.startswith("-")):
+        is_gpu = value == gpu_id and re.search("gpu(?!s)", option, re.I) is not None
+        is_own = bool(value) and (value == address or is_gpu)
+        if option not in OWN_OPTIONS and not (is_own and option.startswith("-")):
             kept.append(word)
         elif not has_value and value and (option != "--remote" or value in (address or "")):
             rest.pop(0)  # while what follows a --remote that takes no value is an argument
@@ -189,6 +212,14 @@ def choose_local_gpu(number: int) -> None:
     Raises:
         InvalidInput: There is no such GPU, or another one is in use already.
     """
+    visible = _find_local_gpu(number)
+    if sys.modules["torch"].cuda.is_initialized():
+        raise InvalidInput(f"this process uses a GPU already, so GPU {number} is chosen too late")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+
+
+def _find_local_gpu(number: int) -> str:
+    """Return what CUDA_VISIBLE_DEVICES must be for one GPU of this machine."""
     try:
         import torch
     except ImportError:
@@ -199,10 +230,35 @@ def choose_local_gpu(number: int) -> None:
             f"there is no GPU {number}: this machine has {count or 'none'}"
             + (f", 0 to {count - 1}" if count else "")
         )
-    if torch.cuda.is_initialized():
-        raise InvalidInput(f"this process uses a GPU already, so GPU {number} is chosen too late")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number] if visible else str(number)
+    return visible.split(",")[number] if visible else str(number)
+
+
+def _restart_on_gpu(
+    number: int, script: Path, arguments: Sequence[str], environment: Mapping[str, str]
+) -> NoReturn:
+    """Start the script again in place of this process, with one GPU of this machine.
+
+    Not a child process: signals, standard streams and the exit code are those of the script. But
+    what is replaced must be the script, or a notebook's process would be gone.
+    """
+    visible = _find_local_gpu(number)
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    if main is None or not script.samefile(main):
+        raise InvalidInput(
+            f"gpu_id={number} without an address is a GPU of this machine, and the script is "
+            f"started again with it: {script} is not what this process runs. Pass __file__, start "
+            f"it with CUDA_VISIBLE_DEVICES={visible}, or give the address of a cluster"
+        )
+    given = len(sys.argv) - 1
+    launch = sys.orig_argv[1 : len(sys.orig_argv) - given]  # python's own options, -m with a name
+    if sys.orig_argv[1 + len(launch) :] != sys.argv[1:]:  # the script has changed its arguments
+        launch = [main]
+    command = [sys.executable, *launch, *arguments]
+    _say(f"On GPU {number} of this machine: {shlex.join(['python', *command[1:]])}")
+    sys.stdout.flush()
+    own = {"CUDA_VISIBLE_DEVICES": visible, INSIDE_JOB: LOCAL}
+    os.execve(sys.executable, command, {**os.environ, **environment, **own})
 
 
 def submit(
@@ -244,9 +300,10 @@ def submit(
     if pip:
         runtime_env["pip"] = list(pip)
     entry = ["python", "-u", "-m", JOB, "run", name, "--", *command]
-    with tempfile.TemporaryDirectory(prefix="heldout-") as temporary:
+    with TemporaryFolder("submit") as temporary:
         archive = Path(temporary, "folder.zip")
         archive.write_bytes(zip_folder(folder))
+        _say(f"Sending {folder}, where the job runs")
         if "--resume" in command:
             _add_unfinished(archive)
         runtime_env["working_dir"] = str(archive)

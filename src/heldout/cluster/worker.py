@@ -21,23 +21,24 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from heldout import __version__
-from heldout._aio import contain_exits, waker
-from heldout._progress import RunProgress
+from heldout._core.aio import contain_exits, waker
+from heldout._core.config import EvalConfig
+from heldout._core.version import __version__
+from heldout._evals.engine import Item, attempt_item, error_result
+from heldout._evals.progress import RunProgress
+from heldout._evals.rollout import EvalDefinition, root_of
 from heldout.cluster.copies import describe_copies
 from heldout.cluster.packaging import ImportPath, load_reference, remove_folder, unpack_folder
-from heldout.config import EvalConfig
-from heldout.engine import Item, attempt_item, error_result
 from heldout.errors import (
     FatalEndpointError,
     HeldoutError,
     InvalidInput,
+    ModelRefused,
     Unreachable,
     printable_error,
 )
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.cache import CachedEndpoint
-from heldout.rollout import EvalDefinition, root_of
 from heldout.store.journal import Record, encode_result, plain_value
 from heldout.store.resume import decode_sample
 
@@ -47,7 +48,9 @@ COLLECT_RESULTS = 1000
 STOP_SECONDS = 15.0
 """How long environments may take to close when the run is stopped."""
 
-FailureKind = Literal["fatal", "fatal in scoring", "unreachable", "other"]
+FailureKind = Literal[
+    "fatal", "fatal in scoring", "refused", "refused in scoring", "unreachable", "other"
+]
 
 
 class WorkerSpec(msgspec.Struct):
@@ -266,10 +269,13 @@ def _classify(problem: BaseException | None) -> tuple[FailureKind | None, str]:
     if problem is None:
         return None, ""
     kind: FailureKind = "other"
-    if isinstance(problem, FatalEndpointError):
-        kind = "fatal"
-    elif isinstance(root_of(problem), FatalEndpointError):
-        kind = "fatal in scoring"
+    root = root_of(problem)
+    if isinstance(root, FatalEndpointError):
+        refused = isinstance(root, ModelRefused)
+        if root is problem:
+            kind = "refused" if refused else "fatal"
+        else:
+            kind = "refused in scoring" if refused else "fatal in scoring"
     elif isinstance(problem, Unreachable):
         kind = "unreachable"
     return kind, printable_error(problem)[:2000]
@@ -287,7 +293,7 @@ def make_spec(config: EvalConfig, references: dict[str, ImportPath], max_concurr
         A `WorkerSpec`.
     """
     if "endpoint" in references:
-        config = replace(config, endpoint="smollm2")  # not used
+        config = replace(config, endpoint=None)  # it has no string form
     return encode(WorkerSpec(config, references, max_concurrent))
 
 

@@ -24,11 +24,12 @@ from typing import Any
 
 import sniffio
 
+from heldout._core.aio import as_error
 from heldout.environment import Reply, check_messages
 from heldout.errors import EnvironmentFailed
 from heldout.types import Completion, Message, ToolSpec
 
-MOST_ASKED_BEYOND = 100
+MAX_ASKS_AFTER_LIMIT = 100
 """How often code may ask again after it was told that there are no turns left."""
 
 
@@ -71,7 +72,7 @@ class DrivenConversation:
         """
         if self._over is not None:
             self._beyond += 1
-            if self._beyond > MOST_ASKED_BEYOND:
+            if self._beyond > MAX_ASKS_AFTER_LIMIT:
                 self.fail(EnvironmentFailed("its code goes on asking, though no turn is left"))
                 raise asyncio.CancelledError  # which `except Exception` does not take
             raise self._over
@@ -164,8 +165,9 @@ class Driven:
             except asyncio.CancelledError:
                 conversation.fail(EnvironmentFailed("its code was cancelled"))
                 raise
-            except Exception as problem:  # noqa: BLE001 - the item's error, raised in its rollout
-                conversation.fail(problem)
+            except BaseException as problem:  # noqa: BLE001 - the item's error, raised in its rollout
+                # A `sys.exit()`, too: the rollout would wait for this code for ever.
+                conversation.fail(as_error(problem))
 
         def start(conversation: DrivenConversation) -> None:
             tasks.append(asyncio.create_task(run(conversation)))

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from heldout.chat.messages import messages_of, to_chat_api
+from heldout._core.chat.messages import to_chat_api
+from heldout._core.chat.questions import question_of, read_opening
+from heldout._evals.rollout import EvalDefinition
 from heldout.environment import Reply
 from heldout.errors import InvalidInput
-from heldout.rollout import EvalDefinition
 from heldout.scoring.choice import LETTERS
 from heldout.types import Continuation, Likelihood, Message, Metric, Sample, Score, Trajectory
 
@@ -86,8 +87,8 @@ def prompts_of(sample: Sample) -> list[str | tuple[Message, ...]]:
         prompts = list(given["prompts"])
     else:
         prompts = [given.get("prompt")] * len(given.get("continuations") or ())
-    where = f"sample {sample.id!r}: input"
-    return [p if isinstance(p, str) else tuple(messages_of({"prompt": p}, where)) for p in prompts]
+    where = f"sample {sample.id!r}: input['prompt']"
+    return [p if isinstance(p, str) else tuple(read_opening(p, where)) for p in prompts]
 
 
 def show_prompts(sample: Sample) -> list[Message]:
@@ -142,7 +143,7 @@ def likelihood_choices(
         InvalidInput: A sample's choices or ground truth cannot be read.
     """
     if reward not in _METRICS:
-        raise InvalidInput(f"reward is one of {', '.join(_METRICS)}, got {reward!r}")
+        raise InvalidInput(f"reward must be one of {', '.join(_METRICS)}, got {reward!r}")
     between = delimiter if delimiter is not None else "" if chat else " "
     made = [_choice_sample(sample, choices, chat, between) for sample in samples]
     return EvalDefinition(made, ChoiceScore(reward), show_prompts, rate_continuations)
@@ -156,12 +157,12 @@ def _choice_sample(
     texts = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
     if len(texts) < 2 or not all(isinstance(text, str) and text for text in texts):
         if not isinstance(choices, str):
-            raise InvalidInput(f"choices are two or more texts, got {choices!r:.200}")
+            raise InvalidInput(f"choices must be two or more texts, got {choices!r:.200}")
         raise InvalidInput(
             f"{where} has no list of two or more choices in metadata[{choices!r}], got "
             f"{given!r:.200}"
         )
-    messages = messages_of(sample.input, f"{where}: input")
+    messages = question_of(sample).messages
     if not chat and (len(messages) != 1 or not isinstance(messages[0].content, str)):
         raise InvalidInput(
             f"{where} has {len(messages)} messages; without chat=True its input is one text, which "

@@ -14,17 +14,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, Literal
 
-import anyio
 import msgspec
 
-from heldout._current_attempt import waiting_for_others
-from heldout._format import cut
-from heldout.chat.reasoning import fenced, without_reasoning
+from heldout._core.current_attempt import waiting_for_others
+from heldout._core.format import cut
+from heldout._reasoning import fenced, without_reasoning
 from heldout.environment import Reply, make_snapshot, read_snapshot
+from heldout.environments.links import FORBIDDEN, LinkResolver
 from heldout.environments.tools import Tool, ToolEnvironment
 from heldout.errors import UNREADABLE, EnvironmentFailed, InvalidInput, SandboxError
 from heldout.sandbox import (
@@ -36,6 +36,7 @@ from heldout.sandbox import (
     TreeEntry,
 )
 from heldout.sandbox.sandbox import OpeningSandbox, SandboxSettings, choose_backend
+from heldout.sandbox.time_limit import TimeUp, call_in_time
 from heldout.types import Message
 
 MIB = 1 << 20
@@ -128,18 +129,23 @@ class SandboxSession:
             self._has_started = True
         problem = "it stopped answering"
         try:
-            with anyio.fail_after(seconds):
-                await self._process.write(json.dumps(request).encode() + b"\n")
-                line = await self._process.readline(MAX_LINE)
+            line = await call_in_time(
+                partial(self._exchange, self._process, request), seconds, [self._sandbox]
+            )
             if line.endswith(b"\n"):
                 return msgspec.json.decode(line, type=kind)
             outcome = await self._process.kill()
             if outcome.reason not in (None, "killed"):
                 problem = f"everything in it was stopped for its {outcome.reason}"
-        except (TimeoutError, BrokenPipeError, *UNREADABLE):
+        except (TimeUp, BrokenPipeError, *UNREADABLE):
             pass  # what runs in the sandbox has stopped, ended or faked the session
         await self.end()
         raise _SessionLost(problem)
+
+    @staticmethod
+    async def _exchange(process: SandboxProcess, request: dict[str, Any]) -> bytes:
+        await process.write(json.dumps(request).encode() + b"\n")
+        return await process.readline(MAX_LINE)
 
     async def _start(self) -> SandboxProcess:
         sandbox = self._sandbox
@@ -199,9 +205,11 @@ class SandboxEnvironment(ToolEnvironment):
     ) -> None:
         super().__init__(tools, opening=opening)
         if not isinstance(timeout, int | float) or not 0 < timeout < 86_400:
-            raise InvalidInput(f"timeout is a number of seconds, got {timeout!r}")
+            raise InvalidInput(f"timeout must be a number of seconds, got {timeout!r}")
         if not isinstance(output_limit, int) or not 100 <= output_limit <= 16 * MIB:
-            raise InvalidInput(f"output_limit is from 100 bytes to 16 MiB, got {output_limit!r}")
+            raise InvalidInput(
+                f"output_limit must be from 100 bytes to 16 MiB, got {output_limit!r}"
+            )
         choose_backend(settings.backend)  # without one, it is said before anything runs
         self._files, self._check, self._check_files = files or {}, check, check_files or {}
         self._timeout, self._output_limit, self._blocks = float(timeout), output_limit, blocks
@@ -283,7 +291,8 @@ class SandboxEnvironment(ToolEnvironment):
         """Return the files in /work, and what the check script says of them.
 
         `files` has the texts of files of at most 64 KiB, 1 MiB together, by path; `left_out` the
-        sizes of the others; `check` whether the script passed, its exit code and output.
+        sizes of the others; `links` what became of links; `check` whether the script passed, its
+        exit code and output.
 
         Raises:
             EnvironmentFailed: The sandbox failed.
@@ -296,13 +305,17 @@ class SandboxEnvironment(ToolEnvironment):
             try:
                 tree = await self._tree()
             except InvalidInput as problem:  # what the model made is too large to be read
-                found: dict[str, Any] = {"files": {}, "left_out": {}, "problem": str(problem)}
+                found: dict[str, Any] = {"files": {}, "left_out": {}, "links": {}}
+                found["problem"] = str(problem)
                 if self._check is not None:
                     found["check"] = {"passed": False, "reason": str(problem)}
                 return found
-            found = _describe_tree(tree)
+            limits = self._settings.limits
+            links = LinkResolver(tree, limits.files, limits.disk)
+            tree = links.resolve()
+            found = {**_describe_tree(tree), "links": links.records}
             if self._check is not None:
-                found["check"] = await self._run_check(tree)
+                found["check"] = await self._run_check(tree, links)
             return found
         except SandboxError as problem:
             raise EnvironmentFailed(str(problem)) from problem
@@ -312,14 +325,14 @@ class SandboxEnvironment(ToolEnvironment):
         limits = self._settings.limits
         return await self._sandbox.tree(max_files=limits.files, max_bytes=limits.disk)
 
-    async def _run_check(self, tree: SandboxTree) -> dict[str, Any]:
+    async def _run_check(self, tree: SandboxTree, links: LinkResolver) -> dict[str, Any]:
         """Run the check script on the tree, where nothing but the tree is the model's."""
         assert self._check is not None
         async with AsyncExitStack() as stack:
             with waiting_for_others():
                 pool = _check_pool(self._settings)
                 sandbox = await stack.enter_async_context(pool.sandbox())
-            await sandbox.restore(tree)
+            await sandbox.restore(await _without_unsafe_links(sandbox, tree, links))
             for path, content in self._check_files.items():
                 await sandbox.write(f"/tmp/check/{path}", content)
             argv = ["bash", "--noprofile", "--norc", "-c", self._check]
@@ -382,6 +395,37 @@ class SandboxEnvironment(ToolEnvironment):
         await super().close()
         if self._sandbox is not None:
             await self._sandbox.close()
+
+
+_FIND_REAL_PATHS = """
+import json, os, sys
+paths = json.load(sys.stdin)
+print(json.dumps([os.path.realpath(path) if os.path.exists(path) else "" for path in paths]))
+"""
+
+
+async def _without_unsafe_links(
+    sandbox: Sandbox, tree: SandboxTree, links: LinkResolver
+) -> SandboxTree:
+    """Leave out links to the system that do not end there: it has links of its own."""
+    given = [entry for entry in tree.entries if entry.kind == "link"]
+    if not given:
+        return tree
+    outcome = await sandbox.run(
+        [sandbox.python, "-I", "-c", _FIND_REAL_PATHS],
+        stdin=json.dumps([entry.value for entry in given]).encode(),
+        output_limit=MAX_LINE,
+    )
+    if outcome.exit != 0:
+        raise SandboxError(f"links could not be followed: {outcome.stderr.decode()[-500:]}")
+    unsafe = set()
+    for entry, real in zip(given, json.loads(outcome.stdout), strict=True):
+        if not real or real.split("/")[1] in (*FORBIDDEN, "work", ""):
+            unsafe.add(entry.path)
+            why = "it leads out of the system" if real else "there is nothing where it leads"
+            links.drop(entry, why)
+    kept = tuple(entry for entry in tree.entries if entry.path not in unsafe)
+    return replace(tree, entries=kept)
 
 
 def _describe_tree(tree: SandboxTree) -> dict[str, Any]:

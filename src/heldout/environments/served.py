@@ -7,8 +7,9 @@ server at OPENAI_BASE_URL, with a key (OPENAI_API_KEY) that belongs to its attem
 Requests go to the conversation of their attempt (driven.py), so the policy is called by heldout's
 own loop: limits, journal, batches and a model in the middle of its training work as elsewhere.
 
-An agent may swallow whatever it is told. So what would make a number of a failure is the attempt's
-error: a request that was refused, a turn that the agent did not wait for, an exit code but 0.
+An agent may swallow whatever it is told. So anything that would turn a failure into a score is the
+attempt's error: a request that was refused, a turn that the agent did not wait for, an exit code
+other than 0.
 
 There is one server per event loop, while attempts are open in it. It binds to 127.0.0.1, and
 answers nobody without a key.
@@ -35,13 +36,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from aiohttp import web
 
-from heldout._fingerprint import describe_callable, set_version
-from heldout._secrets import REDACTED, is_secret_name, redact_values
-from heldout.chat.finish_reasons import STOP, TOOL_CALLS
-from heldout.chat.messages import message_of, to_chat_api
+from heldout._core.chat.messages import message_of, to_chat_api
+from heldout._core.config import NO_TURN_LIMIT
+from heldout._core.secrets import REDACTED, is_secret_name, redact_values, remove_secret
+from heldout._evals.rollout import EvalDefinition, ScoreFn
+from heldout._finish_reasons import STOP, TOOL_CALLS
 from heldout.environments.driven import Driven, DrivenConversation, TurnsUsedUp
 from heldout.errors import UNREADABLE, EnvironmentFailed, InvalidInput, ScoringFailed
-from heldout.rollout import EvalDefinition, ScoreFn
+from heldout.store.fingerprint import describe_callable, set_version
 from heldout.types import Completion, Message, Metric, Sample, Score, ToolSpec, Trajectory
 
 log = logging.getLogger("heldout")
@@ -150,13 +152,13 @@ def serve_policy(
         env: Further variables of a command's environment. Variables that hold secrets are not
             passed on by themselves: an agent that finds a key may ask another model.
         cwd: The folder that a command runs in.
-        max_turns: The eval's own limit of model turns.
+        max_turns: The eval's own limit of model turns; without it, agents end by themselves.
 
     Raises:
         InvalidInput: The agent is no command that can be started, and no async function.
     """
     if isinstance(tolerate, str) or HONOURED & {*tolerate}:
-        raise InvalidInput(f"tolerate is a list of fields that are refused, got {tolerate!r}")
+        raise InvalidInput(f"tolerate must be a list of fields that are refused, got {tolerate!r}")
     if callable(agent):
         if not inspect.iscoroutinefunction(agent):
             raise InvalidInput("an agent is a command or an async function (access, sample)")
@@ -167,7 +169,8 @@ def serve_policy(
         factory = AgentEnvironments(
             None, command, model, frozenset(tolerate), dict(env or {}), folder
         )
-    return EvalDefinition(samples, score_fn, _no_messages, factory, max_turns)
+    limit = NO_TURN_LIMIT if max_turns is None else max_turns
+    return EvalDefinition(samples, score_fn, _no_messages, factory, limit)
 
 
 def _no_messages(sample: Sample) -> list[Message]:
@@ -176,13 +179,15 @@ def _no_messages(sample: Sample) -> list[Message]:
 
 def _check_command(command: Any, cwd: str | Path | None) -> tuple[str, ...]:
     if isinstance(command, str) or not isinstance(command, Sequence) or not command:
-        raise InvalidInput(f"a command is a list such as ['node', 'agent.js'], got {command!r}")
+        raise InvalidInput(
+            f"a command must be a list such as ['node', 'agent.js'], got {command!r}"
+        )
     for word in command:
         if not isinstance(word, str | Path):
-            raise InvalidInput(f"a command is a list of texts, got {word!r} in it")
+            raise InvalidInput(f"a command must be a list of texts, got {word!r} in it")
     words = tuple(map(str, command))
     if cwd is not None and not Path(cwd).is_dir():
-        raise InvalidInput(f"cwd is a folder that exists, got {str(cwd)!r}")
+        raise InvalidInput(f"cwd must be a folder that exists, got {str(cwd)!r}")
     name = words[0] if "/" not in words[0] else str(Path(cwd or ".") / words[0])
     if shutil.which(name) is None:
         raise InvalidInput(f"there is no program {words[0]!r} to start the agent with")
@@ -200,7 +205,7 @@ class AgentEnvironments:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
     said: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Fields of which a warning has been logged."""
+    """Fields that a warning has been logged for."""
 
     def __call__(self, sample: Sample) -> Driven:
         """Make an environment, in which the agent is not started yet."""
@@ -235,7 +240,7 @@ class AgentEnvironments:
                     outcome["report"] = report and _redact_report(report, client)
                 else:
                     outcome.update(await self._run_command(access, sample, client))
-            except Exception as problem:
+            except (Exception, SystemExit) as problem:
                 if not client.knows_limit:
                     raise
                 # An agent that does not catch the error of the limit; what there is is scored.
@@ -411,14 +416,14 @@ class _AgentClient:
         self._turn: asyncio.Task[Completion] | None = None
         self._is_waiting = False
         """Whether a connection waits for the turn."""
-        self._is_heard = True
+        self._delivered = True
         """Whether the last turn, or the error in place of it, was sent."""
         self._turns: dict[int, Message] = {}
         """The model's turns by their position in the conversation."""
 
     def redact(self, content: bytes) -> bytes:
         """Remove the key from what is stored."""
-        return content.replace(self.key.encode(), REDACTED.encode())
+        return remove_secret(content, self.key, REDACTED.encode())
 
     def refuse(self, problem: _RequestRefused) -> None:
         """Make a refused request the attempt's error, whatever the agent makes of it."""
@@ -426,7 +431,7 @@ class _AgentClient:
 
     def check_heard(self) -> None:
         """Refuse an agent that has ended while it was owed a turn: it gave up on the model."""
-        if not self._is_heard and not self.knows_limit:
+        if not self._delivered and not self.knows_limit:
             raise EnvironmentFailed(
                 "the agent ended without waiting for the model's turn that it had asked for; if "
                 "its client has a time limit, it is too short for this model"
@@ -445,11 +450,11 @@ class _AgentClient:
             content = msgspec.json.encode(payload)
             response = web.Response(body=content, content_type="application/json")
         await response.prepare(request)
-        self._is_heard = True
+        self._delivered = True
         try:
             await response.write_eof()
         except ConnectionResetError:
-            self._is_heard = False  # it may ask for it again
+            self._delivered = False  # it may ask for it again
         return response
 
     async def _take_turn(self, wanted: _ChatRequest) -> Completion:
@@ -463,10 +468,10 @@ class _AgentClient:
                 "the agent asks for a second turn while it waits for one; an attempt is one "
                 "conversation, and a grader or a simulated user needs a model of its own",
             )
-        if self._is_heard or (messages, tools) != self._asked:
+        if self._delivered or (messages, tools) != self._asked:
             # Else its client lost the connection, and asks for the turn that it did not get.
             self.requests += 1
-            self._asked, self._is_heard = (messages, tools), False
+            self._asked, self._delivered = (messages, tools), False
             self._turn = asyncio.create_task(self._conversation.ask(messages, tools))
             # Read, even if its client is gone: asyncio would log that nobody did.
             self._turn.add_done_callback(lambda turn: turn.cancelled() or turn.exception())
@@ -480,7 +485,7 @@ class _AgentClient:
         try:
             completion = turn.result()
         except (TurnsUsedUp, asyncio.CancelledError):
-            self.knows_limit = self._is_heard = True
+            self.knows_limit = self._delivered = True
             raise _RequestRefused(
                 400, "turn_limit_reached", "no model turn is left for this sample: end now"
             ) from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import codeop
 import contextlib
 import fcntl
 import json
@@ -31,6 +32,8 @@ from typing import Any, NoReturn
 
 DONE = 9
 """The descriptor on which a child says that it is done."""
+TICK, STALL = 0.1, 0.5
+"""Seconds between two looks at the clock; when one is late by so much, nothing ran meanwhile."""
 GRACE = 3.0
 """Seconds between Ctrl-C and SIGKILL."""
 LONGEST_TYPED = 4000
@@ -257,7 +260,12 @@ class Session:
             for descriptor in (child.out, child.done, child.ended, child.terminal):
                 selector.register(descriptor, selectors.EVENT_READ)
             while (left := until - time.monotonic()) > 0:
-                for key, _ in selector.select(left):
+                awake = time.monotonic()
+                ready = selector.select(min(left, TICK))
+                late = time.monotonic() - awake - min(left, TICK)
+                if late >= STALL:  # the machine stood still, and the command with it
+                    until += late
+                for key, _ in ready:
                     if key.fd == child.terminal:
                         if not _read(child.terminal):  # what was echoed; nobody reads it
                             selector.unregister(child.terminal)
@@ -318,6 +326,9 @@ def interpret() -> NoReturn:
     sys.path.insert(0, os.getcwd())  # noqa: PTH109
     sys.argv = [""]
     scope: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+    # Not `compile`, which would give cells this file's own `from __future__`. As at a prompt, they
+    # have those of earlier cells.
+    compile_cell: Any = codeop.Compile()
     number = 0
     while True:
         try:
@@ -336,7 +347,7 @@ def interpret() -> NoReturn:
         succeeded = False
         try:
             try:
-                run_cell(source, f"<cell {number}>", scope)
+                run_cell(source, f"<cell {number}>", scope, compile_cell)
                 succeeded = True
             except BaseException as problem:  # noqa: BLE001 - SystemExit, too: its traceback is the reply
                 show(problem)
@@ -348,14 +359,14 @@ def interpret() -> NoReturn:
         os.write(DONE, f"{nonce} {int(not succeeded)} {os.getcwd()}\n".encode())  # noqa: PTH109
 
 
-def run_cell(source: str, name: str, scope: dict[str, Any]) -> None:
+def run_cell(source: str, name: str, scope: dict[str, Any], compile_cell: Any) -> None:
     """Run code, and show the value of its last expression."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     tree = ast.parse(source, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, name, "exec"), scope)
+    exec(compile_cell(tree, name, "exec"), scope)
     if last is not None:
-        exec(compile(ast.Interactive([last]), name, "single"), scope)
+        exec(compile_cell(ast.Interactive([last]), name, "single"), scope)
 
 
 def show(problem: BaseException) -> None:

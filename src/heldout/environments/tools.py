@@ -21,12 +21,13 @@ from weakref import WeakKeyDictionary
 import docstring_parser
 import msgspec
 
-from heldout._aio import Threads, is_async, settle
+from heldout._core.aio import Threads, is_async, settle
 from heldout.environment import Reply, check_messages, make_snapshot, read_snapshot
 from heldout.errors import UNENCODABLE, UNREADABLE, EnvironmentFailed, InvalidInput
 from heldout.types import Message, ToolCall, ToolSpec
 
 Tool = Callable[..., Any]
+"""A function that a policy may call; its signature and docstring are its description."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names of tools that OpenAI-compatible servers accept
 
@@ -78,7 +79,7 @@ class ToolEnvironment:
                 )
             self._functions[function.name], self._callables[function.name] = function, tool
         self._opening, self._ends = tuple(opening), tuple(ends)
-        check_messages(self._opening, "opening is a list of Message")
+        check_messages(self._opening, "opening must be a list of Message")
         parameters = {name for f in self._functions.values() for name in f.injected}
         for name in self._inject.keys() - parameters:
             raise InvalidInput(
@@ -344,7 +345,7 @@ def _array_to_list(value: Any) -> Any:
 
 def _tool_name(function: Any) -> str:
     if not callable(function) or isinstance(function, type):
-        raise InvalidInput(f"a tool is a function, got {function!r:.200}")
+        raise InvalidInput(f"a tool must be a function, got {function!r:.200}")
     name = getattr(function, "__name__", "")
     if not _NAME.fullmatch(name):
         raise InvalidInput(

@@ -6,26 +6,27 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from heldout._aio import settle
-from heldout._current_attempt import add_other_usage
-from heldout._providers import model_name
-from heldout.chat.reasoning import without_reasoning
-from heldout.config import Sampling, check_endpoint
+from heldout._core.aio import settle
+from heldout._core.config import Sampling, check_endpoint
+from heldout._core.current_attempt import add_other_usage
+from heldout._core.providers import model_name
+from heldout._reasoning import without_reasoning
 from heldout.environment import (
     Environment,
     HasOutcome,
-    HasSnapshots,
     Reply,
     SeesCompletions,
     check_has_snapshots,
     make_snapshot,
     missing_for_snapshots,
     read_snapshot,
+    restore_snapshot,
+    take_snapshot,
 )
 from heldout.environments.tools import ToolEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.models import AnswerFn, Endpoint, open_endpoint
-from heldout.models.base import with_retries
+from heldout.models.retries import with_retries
 from heldout.models.shared import LoopEndpoints
 from heldout.types import Completion, Message, ToolSpec
 
@@ -84,8 +85,12 @@ class SimulatedUser:
             self._endpoints, self._is_owner = LoopEndpoints(endpoint, 1), endpoint is not user
         self._name = _name_user(user)
         self._first_message, self._instructions, self._stop = first_message, instructions, stop
-        self._tools = ToolEnvironment([]) if tools is None else tools
         self._sampling, self._retries = sampling or Sampling(), retries
+        self._tools: Environment
+        self._set_tools(ToolEnvironment([]) if tools is None else tools)
+
+    def _set_tools(self, tools: Environment) -> None:
+        self._tools = tools
         if isinstance(tools, HasOutcome):
             # Not a method: whether there is an outcome depends on the tools.
             self.outcome = tools.outcome
@@ -182,12 +187,11 @@ class SimulatedUser:
         Raises:
             NotImplementedError: The tools have no snapshots.
         """
-        if not isinstance(self._tools, HasSnapshots):
-            missing = " and no ".join(missing_for_snapshots(self._tools))
+        if missing := missing_for_snapshots(self._tools):
             raise NotImplementedError(
-                f"the tools, a {type(self._tools).__name__}, have no {missing}"
+                f"the tools, a {type(self._tools).__name__}, have no {' and no '.join(missing)}"
             )
-        return make_snapshot(self, {"tools": await settle(self._tools.snapshot())})
+        return make_snapshot(self, {"tools": await take_snapshot(self._tools)})
 
     async def restore(self, snapshot: dict[str, Any]) -> None:
         """Restore the state of a snapshot.
@@ -196,11 +200,12 @@ class SimulatedUser:
             SnapshotMismatch: It, or that of the tools, is of another kind of environment or of
                 another major version.
         """
-        inner, tools = read_snapshot(self, snapshot)["tools"], self._tools
-        check_has_snapshots(tools)
-        assert isinstance(tools, HasSnapshots)
-        read_snapshot(tools, inner)  # a restore() may not look
-        await settle(tools.restore(inner))
+        check_has_snapshots(self._tools)
+        restored = await restore_snapshot(self._tools, read_snapshot(self, snapshot)["tools"])
+        if restored is not self._tools:
+            replaced = self._tools
+            self._set_tools(restored)
+            await settle(replaced.close())
 
 
 @cache

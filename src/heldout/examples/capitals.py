@@ -9,7 +9,13 @@ from pathlib import Path
 from heldout import Sample, Sampling, Trajectory, base_config
 from heldout.datasets import read_jsonl, to_samples
 
-config = replace(base_config, max_concurrent=50, sampling=Sampling(max_tokens=32))
+config = replace(
+    base_config,
+    endpoint="smollm2",
+    max_concurrent=50,
+    sampling=Sampling(max_tokens=32),
+    timeout=None,  # fifty answers at a time take a busy CPU minutes, and nothing else can hang
+)
 
 
 def load_dataset() -> list[Sample]:

@@ -41,7 +41,12 @@ class AccelerateEvals(LoopEvals):
     def __init__(self, accelerator: Accelerator, model: Any, *evals: PeriodicEval) -> None:
         if not isinstance(accelerator, Accelerator):
             raise InvalidInput(
-                f"accelerator is an accelerate.Accelerator, got {accelerator!r:.100}"
+                f"accelerator must be an accelerate.Accelerator, got {accelerator!r:.100}"
             )
         # `prepare` has put its autocast around the model's own forward pass.
         super().__init__(evals, lambda: model, lambda row, step: accelerator.log(dict(row), step))
+
+
+__all__ = [
+    "AccelerateEvals",
+]

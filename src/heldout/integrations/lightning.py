@@ -92,7 +92,7 @@ class FabricEvals(LoopEvals):
 
     def __init__(self, fabric: Fabric, model: Any, *evals: PeriodicEval) -> None:
         if not isinstance(fabric, Fabric):
-            raise InvalidInput(f"fabric is a lightning Fabric, got {fabric!r:.100}")
+            raise InvalidInput(f"fabric must be a lightning Fabric, got {fabric!r:.100}")
         if not isinstance(model, _FabricModule):
             raise InvalidInput("model is what fabric.setup returned")
         super().__init__(
@@ -101,3 +101,9 @@ class FabricEvals(LoopEvals):
             lambda row, step: fabric.log_dict(dict(row), step),
             fabric.autocast,
         )
+
+
+__all__ = [
+    "FabricEvals",
+    "HeldoutCallback",
+]

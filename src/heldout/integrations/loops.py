@@ -9,15 +9,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from heldout._live.isolation import untouched_random_state
 from heldout.errors import InvalidInput
-from heldout.isolation import untouched_random_state
-from heldout.training.curve import CurvePoint
-from heldout.training.distributed import agree, current_ranks
-from heldout.training.metrics import log_fields
+from heldout.training.curve.points import CurvePoint
 from heldout.training.periodic_eval import PeriodicEval
-
-STOP_CHECK_STEPS = 50
-"""With several processes: how often they agree on a request to stop while no eval is due."""
+from heldout.training.ranks import is_first_process
+from heldout.training.trainer_hooks import RunEval, TrainerHooks
 
 
 class LoopEvals:
@@ -42,17 +39,11 @@ class LoopEvals:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         share: Callable[[Mapping[str, float]], object] | None = None,
     ) -> None:
-        if not evals or not all(isinstance(periodic, PeriodicEval) for periodic in evals):
-            raise InvalidInput(f"one or more PeriodicEvals are needed, got {evals!r:.100}")
-        labels = [periodic.label for periodic in evals]
-        if len(set(labels)) < len(labels):
-            raise InvalidInput(f"each PeriodicEval needs a label of its own, got {labels}")
+        if not evals:
+            raise InvalidInput("one or more PeriodicEvals are needed, got none")
         self.evals = evals
+        self._hooks = TrainerHooks(evals, get_model)
         self._log, self._autocast, self._share = log, autocast, share
-        self._logged = {periodic.label: len(periodic.history) for periodic in evals}
-        for periodic in evals:
-            if periodic.model_getter is None:
-                periodic.model_getter = get_model
 
     def begin(self, step: int = 0) -> None:
         """Begin training, and evaluate step 0 where that is asked for.
@@ -60,9 +51,9 @@ class LoopEvals:
         Args:
             step: The step that training begins at; above 0 it resumes, and curves are continued.
         """
-        for periodic in self.evals:
-            periodic.begin(step, resume=step > 0)
-        self._run(step, PeriodicEval.maybe_run, together=True)
+        self._hooks.begin(step)
+        # A step resumed at that has its point already has its row in the trainer's log.
+        self._run(step, PeriodicEval.maybe_run, if_due=True, log_known=step == 0)
 
     def step(self, step: int) -> bool:
         """Evaluate what is due after an optimizer step.
@@ -74,41 +65,28 @@ class LoopEvals:
             Whether training should stop: the same in every process. They agree on it where an eval
             is due, and at every 50th step; other steps cost no communication.
         """
-        is_due = any(periodic.should_run(step) for periodic in self.evals)
-        self._run(step, PeriodicEval.maybe_run, together=is_due)
-        ranks = current_ranks()
-        if ranks.world > 1 and not is_due and step % STOP_CHECK_STEPS:
-            return False
-        asked = any(periodic.stop_requested_here for periodic in self.evals)
-        return bool(agree(ranks, asked, bool))
+        self._run(step, PeriodicEval.maybe_run, if_due=True)
+        return self._hooks.agree_to_stop(step)[0]
 
     def finish(self, step: int) -> None:
         """Evaluate the last weights."""
-        self._run(step, PeriodicEval.run_final, together=True)
+        self._run(step, PeriodicEval.run_final, if_due=False)
 
-    def _run(
-        self,
-        step: int,
-        run: Callable[[PeriodicEval, int], CurvePoint | None],
-        *,
-        together: bool,
-    ) -> None:
-        """Run what is due, and log it; `together` says that every process is at this point."""
-        fields: dict[str, float] = {}
-        for periodic in self.evals:
+    def _run(self, step: int, run: RunEval, *, if_due: bool, log_known: bool = True) -> None:
+        """Run what is due, and log it."""
+
+        def run_one(periodic: PeriodicEval, step: int) -> CurvePoint | None:
             with self._autocast():
-                run(periodic, step)
-            name = "heldout" if periodic.label == "rl_eval" else periodic.label
-            for point in periodic.history[self._logged[periodic.label] :]:
-                # An eval in the background ends late: loggers of the dispatcher have its step.
-                if point.step == step:
-                    fields |= log_fields(point, name)
-            self._logged[periodic.label] = len(periodic.history)
-        if fields:
+                return run(periodic, step)
+
+        rows, is_shared = self._hooks.run(
+            step, self.evals, run_one, if_due=if_due, log_known=log_known
+        )
+        fields = {key: value for row in rows.values() for key, value in row.fields.items()}
+        if fields and is_first_process():
             with untouched_random_state():
                 self._log(fields, step)
-        ranks = current_ranks()
-        if self._share is not None and (together or ranks.world == 1):
-            # Only the first process has the points, and processes that decide by them differently
-            # would wait for each other for ever.
-            self._share(agree(ranks, fields, dict[str, float]))
+        # Only the first process has the points, and processes that decide by them differently would
+        # wait for each other for ever.
+        if self._share is not None and is_shared:
+            self._share(fields)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import platform
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -32,16 +33,19 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.save_util import load_from_pkl
 from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecNormalize
 
-from heldout._fingerprint import describe_callable
+from heldout._live.isolation import eval_mode
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.isolation import eval_mode
-from heldout.training.curve import CurvePoint
-from heldout.training.judging import Monitor
-from heldout.training.metrics import Heartbeat
+from heldout.store.fingerprint import describe_callable
+from heldout.training.curve.best import best_checkpoint
+from heldout.training.curve.point_fields import Heartbeat
+from heldout.training.curve.points import CurvePoint
+from heldout.training.curve.publishing import Monitor
+from heldout.training.curve.verdicts import CORRECTED_EVALS, CurveMonitor
 from heldout.vector.drivers import NORMALISED_TWICE, as_numpy, layers, map_leaves, normalizes
-from heldout.vector.evaluation import PolicyFn, SuccessFn
+from heldout.vector.evaluation import PolicyFn, SuccessFn, SuccessWord
 from heldout.vector.report import Reward, VectorReport
 from heldout.vector.training import LABEL, EvalEvery, EvalPoint
 
@@ -279,6 +283,7 @@ def _most_likely_action(policy: Any) -> Callable[[Any], Any] | None:
 # --- While it trains ----------------------------------------------------------------------------
 
 BestBy = Literal["success_rate", "mean_return"]
+"""Which curve says what the best model is."""
 METRICS: dict[BestBy, Reward] = {"success_rate": "success", "mean_return": "return"}
 """What the reward of an episode is, by curve."""
 MODEL_NAME = "best_model.zip"
@@ -286,15 +291,18 @@ MODEL_NAME = "best_model.zip"
 
 @dataclass(frozen=True, slots=True)
 class BestEvaluation:
-    """The best evaluation so far.
+    """The best evaluation on the curve: the one that `heldout curve show` names, by its numbers.
 
-    Its value is the maximum of `among` evaluations, so it is biased upwards: evaluate the saved
-    model on episodes of another seed before you report it.
+    Even the corrected value is of episodes that it was picked by: evaluate the saved model on
+    episodes of another seed before you report it.
     """
 
     step: int
     by: str
     value: float
+    """As measured: the maximum of `among` evaluations, so it is biased upwards."""
+    estimate: float | None
+    """The value corrected for having been picked; None, like the interval, if it is unknown."""
     ci_low: float | None
     ci_high: float | None
     among: int
@@ -354,7 +362,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         num_envs: int = 1,
         seed: int = 0,
         max_steps: int | None = None,
-        success: SuccessFn | None = None,
+        success: SuccessFn | SuccessWord | None = None,
         deterministic: bool = True,
         vec_normalize: Any = None,
         at_start: bool = False,
@@ -372,13 +380,13 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         if best_by is None:
             best_by = "mean_return" if success is None else "success_rate"
         if best_by not in METRICS:
-            raise InvalidInput(f"best_by is 'success_rate' or 'mean_return', got {best_by!r}")
-        self.best: BestEvaluation | None = None
+            raise InvalidInput(f"best_by must be 'success_rate' or 'mean_return', got {best_by!r}")
         self._act: PolicyFn | None = None
         self._deterministic, self._vec_normalize = deterministic, vec_normalize
         self._make_env, self._at_start, self._at_end = make_env, at_start, at_end
         self._keep_best = Path(keep_best) if keep_best is not None else None
         self._best_by: BestBy = best_by
+        self._bounds = monitor.terms.bounds if isinstance(monitor, CurveMonitor) else None
         self._reads_stop = False
         self._evals = EvalEvery(
             every_steps,
@@ -418,6 +426,23 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         return self._evals.points
 
     @property
+    def best(self) -> BestEvaluation | None:
+        """The best evaluation of the curve as it stands; None without one."""
+        best = best_checkpoint(self.points, bounds=self._bounds, most=CORRECTED_EVALS)
+        if best is None:
+            return None
+        return BestEvaluation(
+            step=best.step,
+            by=self._best_by,
+            value=best.raw,
+            estimate=best.estimate,
+            ci_low=None if best.interval is None else best.interval.low,
+            ci_high=None if best.interval is None else best.interval.high,
+            among=best.candidates,
+            path=self._saved_of(best.step),
+        )
+
+    @property
     def stop_requested(self) -> str | None:
         """Why training should stop, if the monitor or `heldout curve stop` said so."""
         return self._evals.stop_requested
@@ -425,8 +450,6 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
     def _on_training_start(self) -> None:
         self._act = None
         self._evals.begin(self.num_timesteps, resume=self.num_timesteps > 0)
-        if self.best is None:
-            self.best = self._find_best()
         if self._at_start:
             self._evaluate(self._evals.run)
 
@@ -434,6 +457,8 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         self._reads_stop = True
 
     def _on_step(self) -> bool:
+        if self._at_end and self._is_last_step():
+            return True  # the step is evaluated after its update, with the weights that it ends in
         # A look at the disk at every step of an environment would cost more than some of them.
         if not self._evaluate(self._evals.maybe_run) and not self._reads_stop:
             return True
@@ -442,6 +467,19 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         if reason is not None:
             log.warning("heldout: training stops at step %s: %s", self.num_timesteps, reason)
         return reason is None
+
+    def _is_last_step(self) -> bool:
+        """Return whether only the last update is left; False where an algorithm does not say."""
+        if self.num_timesteps < getattr(self.model, "_total_timesteps", math.inf):
+            return False
+        known = self.locals
+        if "n_rollout_steps" in known and "n_steps" in known:
+            return bool(known["n_steps"] + 1 >= known["n_rollout_steps"])
+        if "train_freq" in known and "num_collected_steps" in known:
+            episodes = known["num_collected_episodes"] + int(np.sum(known["dones"]))
+            collected = known["num_collected_steps"], episodes
+            return not should_collect_more_steps(known["train_freq"], *collected)
+        return False
 
     def _on_training_end(self) -> None:
         # At the same step, the last update may have come after the last evaluation.
@@ -459,7 +497,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         try:
             self._log(self.history[-1])
             if report is not None and not self.history[-1].reused:
-                self._update_best(report)
+                self._keep_if_best()
         except Exception as problem:
             # Nor must a full disk end the training.
             log.warning("evaluation at step %s: %s", self.num_timesteps, problem, exc_info=problem)
@@ -515,33 +553,22 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         logger.record("time/total_timesteps", point.step, exclude="tensorboard")
         logger.dump(point.step)
 
-    def _update_best(self, report: VectorReport) -> None:
-        by, best = self._best_by, self.best
-        value = report.summary[by]
-        among = 1 if best is None else best.among + 1
-        if best is not None and value <= best.value:
-            self.best = replace(best, among=among)
+    def _keep_if_best(self) -> None:
+        """Save the model if the curve says that the evaluation just made is the best."""
+        if self._keep_best is None:
             return
-        path = None if self._keep_best is None else self._save(self._keep_best)
-        low, high = report.summary[f"{by}_ci_low"], report.summary[f"{by}_ci_high"]
-        self.best = BestEvaluation(self.num_timesteps, by, value, low, high, among, path)
+        best = best_checkpoint(self.points, bounds=self._bounds, most=0)
+        if best is not None and best.step == self.num_timesteps:
+            self._save(self._keep_best)
 
-    def _find_best(self) -> BestEvaluation | None:
-        """Find the best evaluation on the curve that is continued.
-
-        A worse one must not replace the model that was saved for it.
-        """
-        metric = METRICS[self._best_by]
-        results = [(p.number(f"metric_{metric}"), p) for p in self._evals.points]
-        values = [(value, point) for value, point in results if value is not None]
-        if not values:
-            return None
-        value, point = max(values, key=lambda item: item[0])
-        low, high = point.value_and_interval(metric)[1] or (None, None)
+    def _saved_of(self, step: int) -> Path | None:
+        """Return the saved model if it is that of a step: an earlier training may have saved it."""
         path = None if self._keep_best is None else self._keep_best / MODEL_NAME
-        if path is not None and not path.exists():
-            path = None
-        return BestEvaluation(point.step, self._best_by, value, low, high, len(values), path)
+        if path is None or not path.exists():
+            return None
+        with zipfile.ZipFile(path) as archive:
+            saved = json.loads(archive.read("data")).get("num_timesteps")
+        return path if saved == step else None
 
     def _save(self, directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
@@ -553,3 +580,11 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         if normalize:
             normalize.save(str(directory / "vecnormalize.pkl"))
         return path
+
+
+__all__ = [
+    "BestBy",
+    "HeldoutEvalCallback",
+    "load_policy",
+    "policy_of",
+]

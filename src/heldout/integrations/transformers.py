@@ -10,45 +10,45 @@ that the trainer logs. Steps are optimizer steps (`state.global_step`), however 
 accumulated for one.
 
 An eval runs in `on_step_end`: after the optimizer has made its step, before the trainer logs and
-saves it, so that a checkpoint has the row of its own weights. The last weights are evaluated there
-too, since at `on_train_end` the best checkpoint may have been loaded in their place, and reporters
-have closed.
+saves it, so that a checkpoint has the row of its own weights. With `after_save=True` it waits for
+the checkpoint of its step, if one is due. The last weights are evaluated there too, since at
+`on_train_end` the best checkpoint may have been loaded in their place, and reporters have closed.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-import msgspec
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from heldout.chat.messages import to_chat_api
+from heldout._core.chat.messages import message_of
+from heldout._core.checks import check_flag
+from heldout._evals.rollout import EvalDefinition
+from heldout._live.isolation import untouched_random_state
+from heldout._live.rendering.chat_templates import ChatFormat, reads_keyword
+from heldout._live.rendering.segments import common_prefix, shared_tail
 from heldout.errors import InvalidInput
-from heldout.isolation import untouched_random_state
-from heldout.overlap import HeldOutPrompts
-from heldout.rollout import EvalDefinition
-from heldout.training.curve import CurvePoint
-from heldout.training.dispatcher import runs_async_evals
-from heldout.training.distributed import agree, current_ranks
-from heldout.training.metrics import Heartbeat, log_fields
+from heldout.rollouts.overlap import HeldOutPrompts
+from heldout.training.background.dispatcher import runs_async_evals
+from heldout.training.curve.point_fields import Heartbeat
+from heldout.training.curve.points import CurvePoint
 from heldout.training.periodic_eval import PeriodicEval
-from heldout.training.runner import EpisodeRunner, RunnerBuilder
-from heldout.training.settings import NUM, EnvironmentSettings
+from heldout.training.reasons import describe
+from heldout.training.runner import EpisodeRunner, KnownBuilder, RunnerBuilder
+from heldout.training.settings import NUM, EnvironmentSettings, TrainerSettings
+from heldout.training.trainer_hooks import DEFAULT_NAME, LogRow, RunEval, TrainerHooks
 from heldout.types import Message, Sample
 
 log = logging.getLogger("heldout")
-
-DEFAULT_LABEL, DEFAULT_NAME = "rl_eval", "heldout"
-
-STOP_CHECK_STEPS = 50
-"""With several processes: how often they agree on a request to stop while no eval is due."""
 
 
 class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
@@ -77,31 +77,40 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     Args:
         evals: The evals, each with a label and a run directory of its own.
         answer_evaluate: False leaves the trainer its own `evaluate`.
+        after_save: At steps that are saved, whether to evaluate once the checkpoint is written: an
+            eval that ends the process (out of memory, an assertion on the GPU) then costs no step.
+            The checkpoint's own `log_history` lacks the row, and no best checkpoint can be chosen
+            by it.
         allow_overlap: Whether training may use prompts of the held-out set. They are looked for
             before training begins.
+        columns: The columns of the training dataset that make a prompt; None: `prompt`, `messages`
+            or `question`.
     """
 
     def __init__(
-        self, *evals: PeriodicEval, answer_evaluate: bool = True, allow_overlap: bool = False
+        self,
+        *evals: PeriodicEval,
+        answer_evaluate: bool = True,
+        after_save: bool = False,
+        allow_overlap: bool = False,
+        columns: Sequence[str] | None = None,
     ) -> None:
+        check_flag("after_save", after_save)
         self.evals = evals
+        self._columns = columns
         self._allow_overlap, self._has_checked_overlap = allow_overlap, False
-        self._names = _names(evals)
+        self._hooks = TrainerHooks(evals, self._live_model)
         self._answer = answer_evaluate
         self._trainer: Any = None
         self._own_evaluate: Callable[..., Any] | None = None
         self._model: Any = None
-        self._logged = {periodic.label: len(periodic.history) for periodic in evals}
-        """How many points of its history existed before or have been logged."""
-        self._rows: dict[str, _PendingLog] = {}
+        self._rows: dict[str, LogRow] = {}
         """The last row of each eval."""
         self._finished = False
         self._stopped = False
-        self._agreed_after: list[int | None] = []
-        """The last step at which each eval was due when processes last agreed whether to stop."""
-        for periodic in evals:
-            if periodic.model_getter is None:
-                periodic.model_getter = self._live_model
+        self._after_save = after_save
+        self._is_put_off = False
+        """Whether the evals of this step wait for its checkpoint."""
 
     @classmethod
     def from_environment(
@@ -110,7 +119,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         runner_builder: RunnerBuilder,
         heartbeat_fn: Heartbeat | None = None,
         *,
+        after_save: bool = False,
         allow_overlap: bool = False,
+        columns: Sequence[str] | None = None,
         **settings: Any,
     ) -> HeldoutCallback:
         """Make one eval as the HELDOUT_EVAL_* variables say; none if they do not turn it on.
@@ -121,7 +132,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             samples: The held-out samples.
             runner_builder: As for `PeriodicEval`, like all further arguments.
             heartbeat_fn: Called with each point.
+            after_save: As for the callback.
             allow_overlap: As for the callback.
+            columns: As for the callback.
             **settings: Other arguments of `PeriodicEval`.
         """
         outside = EnvironmentSettings.from_environment()
@@ -130,7 +143,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         if not outside.every_steps or outside.num == 0:
             return cls()
         evals = PeriodicEval(samples, runner_builder, heartbeat_fn=heartbeat_fn, **settings)
-        return cls(evals, allow_overlap=allow_overlap)
+        return cls(evals, after_save=after_save, allow_overlap=allow_overlap, columns=columns)
 
     def attach(self, trainer: Any) -> HeldoutCallback:
         """Attach to a trainer, and add this to its callbacks.
@@ -156,7 +169,13 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         return self
 
     def _check_overlap(self, dataset: Any, tokenizer: Any) -> None:
-        check_training_prompts(dataset, self._on, tokenizer, allow_overlap=self._allow_overlap)
+        check_training_prompts(
+            dataset,
+            self._on,
+            tokenizer,
+            columns=self._columns,
+            allow_overlap=self._allow_overlap,
+        )
         self._has_checked_overlap = True
 
     # --- What the trainer calls ---
@@ -166,16 +185,19 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Check the settings, begin the curves, and evaluate step 0 where it is due."""
         if not self._on:
+            _check_metric_without_evals(args, self._hooks.names.values())
             return
         self._check_best_metric(args)
         self._check_names(state)
         if not self._has_checked_overlap:
             batches = others.get("train_dataloader")
             self._check_overlap(getattr(batches, "dataset", None), others.get("processing_class"))
-        tokens = getattr(args, "max_completion_length", None)  # TRL's
+        processing = others.get("processing_class")
+        settings = trainer_settings(self._trainer, args, processing)
         for periodic in self._on:
-            if tokens is not None:
-                periodic.use_completion_length(tokens)
+            periodic.use_trainer(settings)
+            if self._trainer is not None:
+                _compare_prompts(self._trainer, periodic)
         if self._trainer is None and args.report_to:
             log.warning(
                 "heldout: results go to the trainer's log_history and to the curve, not to %s; "
@@ -183,16 +205,16 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                 ", ".join(args.report_to),
             )
         self._model, self._finished, self._stopped = model, False, False
+        self._is_put_off = False
         self._rows.clear()
         if self._answers(args) and self._own_evaluate is None:
             self._own_evaluate = self._trainer.evaluate
             self._trainer.evaluate = self._evaluate
         step = state.global_step
-        for periodic in self._on:
-            periodic.begin(step, resume=step > 0)
-        self._agreed_after = [periodic.last_due for periodic in self._on]
+        self._hooks.begin(step)
         # A step resumed at that has its point already has its row in the log that was loaded.
-        row = self._run(step, self._cadenced, PeriodicEval.maybe_run, log_known=step == 0)
+        run = PeriodicEval.maybe_run
+        row = self._run(step, self._cadenced, run, if_due=True, log_known=step == 0)
         self._log(row, state, control)
 
     def on_step_end(
@@ -201,7 +223,35 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         """Evaluate if it is due, and pass on a request to stop."""
         if not self._on:
             return
+        # Here, and so before the trainer saves: the state of the checkpoint then has the row of the
+        # eval of its own weights, as with the trainer's evals. After the save, a job killed in
+        # between leaves a checkpoint whose history lacks its eval; before it, an eval that ends the
+        # process takes the step with it. That is for the user to weigh.
         self._model = model
+        self._is_put_off = self._after_save and control.should_save
+        if not self._is_put_off:
+            self._evaluate_step(args, state, control)
+
+    def on_save(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        """Evaluate what has waited for the checkpoint of this step."""
+        self._catch_up(args, state, control, model, is_saved=True)
+
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        """Evaluate what has waited for a checkpoint that another callback called off."""
+        self._catch_up(args, state, control, model, is_saved=False)
+
+    def _catch_up(self, args: Any, state: Any, control: Any, model: Any, *, is_saved: bool) -> None:
+        if self._on and self._is_put_off:
+            self._is_put_off, self._model = False, model
+            self._evaluate_step(args, state, control, is_saved=is_saved)
+
+    def _evaluate_step(
+        self, args: Any, state: Any, control: Any, *, is_saved: bool = False
+    ) -> None:
         row: dict[str, float] = {}
         if not control.should_training_stop:
             # Where the trainer is going to ask for these very results, it has to wait for them.
@@ -210,9 +260,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             run = partial(
                 PeriodicEval.maybe_run,
                 wait=asked,
-                saved_at=checkpoint if control.should_save else None,
+                saved_at=checkpoint if is_saved or control.should_save else None,
             )
-            row = self._run(state.global_step, self._cadenced, run)
+            row = self._run(state.global_step, self._cadenced, run, if_due=True)
             self._stop_if_requested(state, control)
         if control.should_training_stop:
             row |= self._finish(state.global_step)
@@ -224,7 +274,10 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         """Evaluate the last weights; called after the last step whatever stopped training."""
         if self._on and control.should_training_stop:
             self._model = model
-            self._report(self._finish(state.global_step), args, state, control)
+            # At the end of an epoch the trainer may be about to save, too.
+            self._is_put_off = self._is_put_off or (self._after_save and control.should_save)
+            if not self._is_put_off:
+                self._report(self._finish(state.global_step), args, state, control)
 
     def on_train_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
@@ -248,17 +301,19 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     ) -> dict[str, float]:
         """Replaces `trainer.evaluate` during training."""
         trainer = self._trainer
-        if eval_dataset is not None or metric_key_prefix != "eval" or not trainer.is_in_train:
+        is_asked = eval_dataset is None and metric_key_prefix == "eval"
+        if not is_asked or not _is_training(trainer):
             assert self._own_evaluate is not None
             return self._own_evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[no-any-return]
         state, control = trainer.state, trainer.control
         step = state.global_step
         missing = []
         for periodic in self._cadenced:
-            row = self._rows.get(periodic.label)
-            if row is None or row.step != step or row.cut:
+            known = self._rows.get(periodic.label)
+            if known is None or known.step != step or known.cut:
                 missing.append(periodic)
-        self._log(self._run(step, missing, PeriodicEval.run_eval), state, control)
+        row = self._run(step, missing, PeriodicEval.run_eval, if_due=False)
+        self._log(row, state, control)
         metrics = self._metrics_at(step)
         trainer.control = trainer.callback_handler.on_evaluate(
             trainer.args, state, control, dict(metrics)
@@ -270,13 +325,13 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             )
         # One more step would be trained before `on_step_end` is asked again.
         self._stop_if_requested(state, trainer.control, has_evaluated=True)
-        return _TrainerMetrics(metrics, self._names.values())
+        return _TrainerMetrics(metrics, self._hooks.names.values())
 
     # --- Evals ---
 
     @property
     def _on(self) -> list[PeriodicEval]:
-        return [periodic for periodic in self.evals if periodic.every_steps > 0]
+        return self._hooks.on
 
     @property
     def _cadenced(self) -> list[PeriodicEval]:
@@ -305,71 +360,30 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             finally:
                 periodic.model_getter = own
 
-        return self._run(step, self._on, last)
+        return self._run(step, self._on, last, if_due=False)
 
     def _run(
         self,
         step: int,
         evals: Iterable[PeriodicEval],
-        run: Callable[[PeriodicEval, int], CurvePoint | None],
+        run: RunEval,
         *,
+        if_due: bool,
         log_known: bool = True,
     ) -> dict[str, float]:
-        """Run the evals, and return what is new as a log row, the same in every process."""
-        made: dict[str, _PendingLog] = {}
-        shared = False
-        cadenced = getattr(run, "func", run) is PeriodicEval.maybe_run
-        for periodic in evals:
-            shared = shared or not cadenced or periodic.should_run(step)
-            point = run(periodic, step)
-            if log_known and point is not None and not any(point is p for p in periodic.history):
-                made[periodic.label] = self._row(point)  # an earlier start of this training has it
-        for periodic in self._on:
-            if len(periodic.history) < self._logged[periodic.label]:  # its training has begun again
-                self._logged[periodic.label] = 0
-            for point in periodic.history[self._logged[periodic.label] :]:
-                # The result of an asynchronous eval comes late: a row of the trainer's would
-                # put it at another step. Loggers have it at its own.
-                if point.step == step or point.lag_steps is None:
-                    made[periodic.label] = self._row(point)
-            self._logged[periodic.label] = len(periodic.history)
-        if shared:
-            made = agree(current_ranks(), made, dict[str, _PendingLog])
+        """Run the evals, and return what is new as a row of the log."""
+        made, _ = self._hooks.run(step, evals, run, if_due=if_due, log_known=log_known)
         self._rows |= made
         return {key: value for row in made.values() for key, value in row.fields.items()}
 
-    def _row(self, point: CurvePoint) -> _PendingLog:
-        if point.summary is None:
-            cut = point.weights is None  # not even begun: max_overhead left no time for it
-        else:
-            cut = point.partial is not None or point.asked < point.of
-        return _PendingLog(point.step, log_fields(point, self._names[point.label]), cut)
-
     def _stop_if_requested(self, state: Any, control: Any, *, has_evaluated: bool = False) -> None:
-        ranks = current_ranks()
-        is_time = has_evaluated or self._is_time_to_agree(state.global_step)
-        if ranks.world > 1 and not is_time:
-            return
-        asked = [(periodic, periodic.stop_requested_here) for periodic in self._on]
-        reasons = [
-            f"{periodic.label}: {reason}" for periodic, reason in asked if reason is not None
-        ]
-        # Processes that decide differently deadlock, and the first alone knows of all requests.
-        if agree(ranks, bool(reasons), bool):
+        step = state.global_step
+        must_stop, reasons = self._hooks.agree_to_stop(step, has_evaluated=has_evaluated)
+        if must_stop:
             control.should_training_stop = True
             if not self._stopped and reasons:
-                log.warning(
-                    "heldout: training stops at step %s: %s", state.global_step, "; ".join(reasons)
-                )
+                log.warning("heldout: training stops at step %s: %s", step, "; ".join(reasons))
             self._stopped = True
-
-    def _is_time_to_agree(self, step: int) -> bool:
-        """Whether processes exchange their stop requests after this step.
-
-        By what every process knows without asking: a collective waits for the device, too.
-        """
-        before, self._agreed_after = self._agreed_after, [p.last_due for p in self._on]
-        return self._agreed_after != before or step % STOP_CHECK_STEPS == 0
 
     # --- The trainer's log, and its best model ---
 
@@ -424,7 +438,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         """Before training begins: two callbacks that log under one name hide each other's rows."""
         # Callbacks do not know each other, but a training run has one state.
         taken = vars(state).setdefault("_heldout_names", {})
-        for name in self._names.values():
+        for name in self._hooks.names.values():
             if taken.setdefault(name, id(self)) != id(self):
                 raise InvalidInput(
                     f"two HeldoutCallbacks would log as eval_{name}_…; give each PeriodicEval a "
@@ -433,16 +447,26 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
 
     def _check_best_metric(self, args: Any) -> None:
         """Before training begins. Later the trainer would raise, or never find a best model."""
+        if self._after_save and self._answers(args):
+            raise InvalidInput(
+                "after_save=True evaluates after the trainer has saved, and this trainer evaluates "
+                "before it does: leave after_save out, or give the callback answer_evaluate=False"
+            )
         wanted = _best_metric(args)
         if wanted is None:
             return
-        ours = any(wanted.startswith(f"eval_{name}_") for name in self._names.values())
+        ours = any(wanted.startswith(f"eval_{name}_") for name in self._hooks.names.values())
         if self._answers(args) and not ours:
-            known = ", ".join(f"eval_{name}_reward" for name in self._names.values())
+            known = ", ".join(f"eval_{name}_reward" for name in self._hooks.names.values())
             raise InvalidInput(
                 f"metric_for_best_model is {wanted!r}, and heldout answers this trainer's "
                 f"evaluate(), which has {known} and others; name one of those, or give the "
                 "callback answer_evaluate=False"
+            )
+        if ours and self._after_save:
+            raise InvalidInput(
+                f"metric_for_best_model is {wanted!r}: when a checkpoint is saved, its result is "
+                "not there yet. Leave out after_save=True"
             )
         if ours and self._trainer is None:
             raise InvalidInput(
@@ -461,8 +485,104 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             )
 
 
+def trainer_settings(trainer: Any, args: Any, processing: Any) -> TrainerSettings:
+    """Read from a trainer how its model answers: chat template, its keywords, and the longest turn.
+
+    Args:
+        trainer: The trainer; None where only the others are known.
+        args: Its arguments.
+        processing: Its tokenizer or processor.
+    """
+    tokens = getattr(args, "max_completion_length", None)  # TRL's names
+    if tokens is None:
+        tokens = getattr(args, "max_new_tokens", None)
+    return TrainerSettings(tokens, trainer_format(trainer, args, processing))
+
+
+def trainer_format(trainer: Any, args: Any, processing: Any) -> ChatFormat:
+    """Read from a trainer how it renders prompts.
+
+    Args:
+        trainer: The trainer; None where only the others are known.
+        args: Its arguments.
+        processing: Its tokenizer or processor.
+    """
+    template = getattr(trainer, "chat_template", None) or getattr(processing, "chat_template", None)
+    kwargs = getattr(trainer, "chat_template_kwargs", None)
+    if kwargs is None:
+        kwargs = getattr(args, "chat_template_kwargs", None) or {}
+    # Rendering ignores what the template does not read, and so does training.
+    kwargs = {name: value for name, value in kwargs.items() if reads_keyword(str(template), name)}
+    # Of several templates by name, the tokenizer chooses.
+    return ChatFormat(template if isinstance(template, str) else None, kwargs)
+
+
+def _compare_prompts(trainer: Any, periodic: PeriodicEval) -> None:
+    """Warn where a prompt of the training set would be another prompt in an eval."""
+    builder = periodic.runner_builder
+    tokenize = getattr(trainer, "_tokenize_prompts", None)  # TRL's: what its model is shown
+    # Rollout functions and tools make prompts of their own.
+    own = ("rollout_func", "tools", "environment_factories")
+    if tokenize is None or any(getattr(trainer, name, None) for name in own):
+        return
+    if not isinstance(builder, KnownBuilder) or builder.encode is None:
+        return
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    try:
+        with untouched_random_state():
+            prompt = _first_prompt(trainer.train_dataset)
+            if prompt is None:
+                return
+            trained = _ids_of(tokenize([prompt]))
+            evaluated = _encode_for_eval(partial(builder.encode, chat=builder.format), prompt)
+    except Exception as problem:  # noqa: BLE001 - templates raise what they like
+        why = describe(problem)
+        log.warning("%s: prompts of training and eval were not compared: %s", periodic.label, why)
+        return
+    # Of a text nothing is known but what a template would put behind it.
+    is_text = isinstance(prompt, str)
+    same = trained[-len(evaluated) :] == evaluated if is_text else trained == evaluated
+    if same or not evaluated:
+        return
+    start = 0 if is_text else max(0, common_prefix(trained, evaluated) - 10)
+    parts = trained[-50:] if is_text else trained[start : start + 50], evaluated[start:][:50]
+    log.warning(
+        "%s: an eval does not show the model what training shows it. The first prompt of the "
+        "training set is, in training, …%r; the eval's chat template makes …%r. Where live_model "
+        "has neither chat_template nor chat_template_kwargs, it takes the trainer's",
+        periodic.label,
+        *(str(tokenizer.decode(part)) for part in parts),
+    )
+
+
+def _encode_for_eval(encode: Callable[[Sequence[Message]], list[int]], prompt: Any) -> list[int]:
+    """Return the tokens of an eval's prompt; of a text only those behind any question."""
+    if isinstance(prompt, str):
+        return shared_tail([encode([Message("user", word)]) for word in ("1", "x")])
+    return encode([message_of(message, "the training set's prompt") for message in prompt])
+
+
+def _ids_of(tokenized: Any) -> list[int]:
+    """Return the ids of the one prompt that a trainer has tokenized."""
+    [ids] = tokenized[0] if isinstance(tokenized, tuple) else tokenized
+    return [int(id) for id in ids]
+
+
+def _first_prompt(dataset: Any) -> Any:
+    """Return the first prompt of a dataset; None if it has none, or only for reading it once."""
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
+        return None
+    row = dataset[0]
+    return row.get("prompt") if isinstance(row, Mapping) else None
+
+
 def check_training_prompts(
-    dataset: Any, evals: Iterable[PeriodicEval], tokenizer: Any, *, allow_overlap: bool
+    dataset: Any,
+    evals: Iterable[PeriodicEval],
+    tokenizer: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    allow_overlap: bool,
 ) -> None:
     """Refuse a trainer's dataset that shares prompts with the held-out sets of evals.
 
@@ -472,30 +592,20 @@ def check_training_prompts(
         dataset: The training dataset.
         evals: The evals.
         tokenizer: The trainer's tokenizer, whose chat template a dataset of texts may have applied.
+        columns: The columns that make a prompt; None: `prompt`, `messages` or `question`.
         allow_overlap: Whether to warn instead.
 
     Raises:
-        InvalidInput: They share some, and `allow_overlap` is False.
+        InvalidInput: They share some, or the dataset has text in columns that are not compared,
+            and `allow_overlap` is False.
     """
-    prompts = HeldOutPrompts()
-    render = None
-    if getattr(tokenizer, "chat_template", None):
-        render = partial(_render_text, tokenizer)
+    prompts = HeldOutPrompts(columns)
     with untouched_random_state():
         for periodic in evals:
             runner = getattr(periodic.runner_builder, "prototype", None)
             if not isinstance(runner, EpisodeRunner):
-                prompts.add(periodic.samples, getattr(runner, "prepare_messages", None), render)
+                prompts.add(periodic.samples, getattr(runner, "prepare_messages", None), tokenizer)
     prompts.check_dataset(dataset, allow_overlap=allow_overlap)
-
-
-def _render_text(tokenizer: Any, messages: list[Message]) -> str:
-    try:
-        chat = [to_chat_api(message) for message in messages]
-        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
-    except Exception as problem:  # templates raise what they like
-        log.debug("a held-out prompt does not fit the chat template", exc_info=problem)
-        return ""
 
 
 @contextmanager
@@ -511,11 +621,17 @@ def _flags_kept(control: Any) -> Iterator[None]:
         control.should_log, control.should_evaluate = flags
 
 
-class _PendingLog(msgspec.Struct):
-    step: int
-    fields: dict[str, float]
-    cut: bool = False
-    """Whether it covers fewer items than the whole set, or none."""
+def _is_training(trainer: Any) -> bool:
+    """Whether this is called while the trainer trains.
+
+    Not by `is_in_train`: after a Ctrl-C that a notebook survives, it stays True.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "train" and frame.f_locals.get("self") is trainer:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _Replaced:
@@ -546,23 +662,19 @@ def _best_metric(args: Any) -> str | None:
     return name if name is None or name.startswith("eval_") else f"eval_{name}"
 
 
-def _names(evals: Iterable[PeriodicEval]) -> dict[str, str]:
-    """Return names by label; no two evals may write to the same keys or the same curve."""
-    names: dict[str, str] = {}
-    run_dirs: dict[Any, str] = {}
-    for periodic in evals:
-        if not isinstance(periodic, PeriodicEval):
-            raise InvalidInput(f"HeldoutCallback takes PeriodicEvals, got {periodic!r:.100}")
-        name = DEFAULT_NAME if periodic.label == DEFAULT_LABEL else periodic.label
-        if name in names.values():
-            raise InvalidInput(
-                f"two evals would log as eval_{name}_…; give each a label of its own"
-            )
-        run_dir = periodic.run_dir.resolve()
-        if run_dir in run_dirs:
-            raise InvalidInput(
-                f"{run_dirs[run_dir]} and {periodic.label} have the same run_dir, "
-                f"{periodic.run_dir}; give each its own"
-            )
-        names[periodic.label], run_dirs[run_dir] = name, periodic.label
-    return names
+def _check_metric_without_evals(args: Any, names: Iterable[str]) -> None:
+    """Before training begins: the trainer would ask its own evaluation for a metric of ours."""
+    wanted = _best_metric(args)
+    ours = tuple(f"eval_{name}_" for name in {DEFAULT_NAME, *names})
+    if wanted is not None and wanted.startswith(ours) and args.eval_strategy != IntervalStrategy.NO:
+        raise InvalidInput(
+            f"metric_for_best_model is {wanted!r}, and heldout's evals are off: turn them on "
+            "(every_steps, or HELDOUT_EVAL_EVERY_STEPS), or leave out metric_for_best_model, "
+            "load_best_model_at_end and eval_strategy"
+        )
+
+
+__all__ = [
+    "HeldoutCallback",
+    "check_training_prompts",
+]

@@ -4,7 +4,7 @@
 
     openai:MODEL                  a model of OpenAI, or of the server in OPENAI_BASE_URL (http.py)
     openai:MODEL@http://host/v1   a model of any OpenAI-compatible server (http.py)
-    openrouter:MODEL, vllm:MODEL  … of one whose address is known (heldout/_providers.py)
+    openrouter:MODEL, vllm:MODEL  … of one whose address is known (heldout/_core/providers.py)
     vllm:PATH                     a folder that vLLM loads in this process (vllm.py)
     openai-responses:MODEL        OpenAI's Responses API (responses.py)
     anthropic:MODEL               Anthropic's Messages API (anthropic.py)
@@ -16,56 +16,25 @@
 
 Two more are made by heldout itself: `batch.py` for a policy that answers in the trainer's thread,
 `requests.py` for chat-completions requests that are replayed whole.
+
+A conversation, sampling settings and tools go in; one turn comes out with its tokens, or an error
+that says whether asking again could help. When to ask and what a turn is worth is decided above.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING
 
-from heldout._providers import COMPATIBLE, SERVERS, runs_here
-from heldout.config import check_endpoint
-from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint
+from heldout._core.lazy import lazy
 
-__all__ = ["AnswerFn", "Endpoint", "FunctionEndpoint", "open_endpoint"]
+if TYPE_CHECKING:
+    from heldout.models.base import AnswerFn as AnswerFn
+    from heldout.models.base import Endpoint as Endpoint
+    from heldout.models.base import FunctionEndpoint as FunctionEndpoint
+    from heldout.models.demo import weights_folder as weights_folder
+    from heldout.models.http import HTTPEndpoint as HTTPEndpoint
+    from heldout.models.local import LocalEndpoint as LocalEndpoint
+    from heldout.models.opening import open_endpoint as open_endpoint
+    from heldout.models.vllm import VLLMEndpoint as VLLMEndpoint
 
-
-def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> Endpoint:
-    """Make the endpoint that a config names, which the caller closes.
-
-    Heavy packages are imported only here; one that is not installed is an `InvalidInput`.
-    """
-    check_endpoint(model)
-    if not isinstance(model, str):
-        is_endpoint = callable(getattr(model, "complete", None))
-        return cast(Endpoint, model) if is_endpoint else FunctionEndpoint(cast(AnswerFn, model))
-    kind, _, name = model.partition(":")
-    if kind == "anthropic":
-        from heldout.models.anthropic import AnthropicEndpoint
-
-        return AnthropicEndpoint.parse(name, max_connections=max_concurrent)
-    if kind == "openai-responses":
-        from heldout.models.responses import ResponsesEndpoint
-
-        return ResponsesEndpoint.parse(name, max_connections=max_concurrent)
-    if kind == "vllm" and runs_here(model):
-        from heldout.models.vllm import VLLMEndpoint
-
-        return VLLMEndpoint.parse(name)
-    if kind in SERVERS:
-        from heldout.models.http import HTTPEndpoint
-
-        provider = COMPATIBLE.get(kind)
-        return HTTPEndpoint.parse(name, max_connections=max_concurrent, provider=provider)
-    if kind == "litellm":
-        from heldout.models.litellm import LiteLLMEndpoint
-
-        return LiteLLMEndpoint(name)
-    from heldout.models.local import LocalEndpoint
-
-    if kind == "hf":
-        return LocalEndpoint.load(name, max_batch=max_concurrent)
-    from heldout.models.demo import MAX_TOKENS, weights_folder
-
-    return LocalEndpoint.load(
-        weights_folder(), name="smollm2", max_batch=max_concurrent, default_max_tokens=MAX_TOKENS
-    )
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from heldout._providers import ANTHROPIC
-from heldout.config import Sampling
+from heldout._core.config import Sampling
+from heldout._core.providers import ANTHROPIC
 from heldout.models.http import (
     Response,
     ServerEndpoint,

@@ -1,23 +1,18 @@
-"""The protocol of an endpoint, retries, and the simplest endpoint: a function."""
+"""The protocol of an endpoint, and the simplest endpoint: a function."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
-import anyio
-
-from heldout._aio import Threads, is_async, settle
-from heldout._fingerprint import describe_callable
-from heldout.config import Sampling
-from heldout.errors import InvalidInput, TransientError
+from heldout._core.aio import Threads, is_async, settle
+from heldout._core.config import Sampling
+from heldout.errors import InvalidInput
+from heldout.store.fingerprint import describe_callable
 from heldout.types import Completion, Continuation, Likelihood, Message, Rating, ToolSpec
-
-Replied = TypeVar("Replied")
 
 
 class Endpoint(Protocol):
@@ -193,29 +188,3 @@ def _find_tools_parameter(function: AnswerFn) -> Literal["second", "keyword"] | 
             f"so: {problem}"
         ) from None
     return None
-
-
-# --- Retries ------------------------------------------------------------------------------------
-
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
-_jitter = random.Random()  # its own generator: the user's random state must not change
-
-
-async def with_retries(
-    request: Callable[[], Awaitable[Replied]],
-    retries: int,
-    *,
-    sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
-) -> Replied:
-    """Make a request, and repeat it after transient errors with growing waits."""
-    for attempt in range(retries + 1):
-        try:
-            return await request()
-        except TransientError as problem:
-            if attempt == retries:
-                raise
-            doublings = min(attempt, 10)  # the longest wait is reached; 2**1024 is no float
-            wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2**doublings) * _jitter.uniform(0.5, 1.0)
-            # A wait that the server asks for is honoured; the attempt's timeout bounds it.
-            await sleep(max(wait, problem.retry_after or 0.0))
-    raise AssertionError("unreachable")

@@ -17,9 +17,9 @@ from typing import Any
 
 import anyio
 
-from heldout._aio import CallerThread
-from heldout._current_attempt import waiting_for_others
-from heldout.config import Sampling
+from heldout._core.aio import CallerThread
+from heldout._core.config import Sampling
+from heldout._core.current_attempt import waiting_for_others
 from heldout.errors import EndpointError, FatalEndpointError, printable_error
 from heldout.models.base import Complete, RatesContinuations
 from heldout.types import Completion, Continuation, Message, Rating, ToolSpec
@@ -83,7 +83,7 @@ class BatchEndpoint(RatesContinuations):
     def __init__(
         self, answer: AnswerBatchFn, caller_thread: CallerThread, *, items: int, rows: int
     ) -> None:
-        """Prepare for one eval of `items` attempts, of which `rows` are in flight at once.
+        """Prepare for one eval of `items` attempts, with `rows` in flight at once.
 
         `answer` answers a batch, in the order of its requests; `caller_thread` runs it
         in the thread that the model belongs to.

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, Self
 import anyio.to_thread
 import msgspec
 
-from heldout.config import Sampling
+from heldout._core.config import SAMPLING_FIELDS, Sampling
 from heldout.errors import InvalidInput
 from heldout.models.base import Complete, Endpoint
 from heldout.models.demo import cache_folder
@@ -191,7 +191,7 @@ def _read_limit(variable: str, default: float) -> float:
     except ValueError:
         limit = -1.0
     if not limit >= 0:
-        raise InvalidInput(f"{variable} is a number >= 0, got {text!r}")
+        raise InvalidInput(f"{variable} must be a number >= 0, got {text!r}")
     return limit
 
 
@@ -247,7 +247,9 @@ class CachedEndpoint:
         tools: Sequence[ToolSpec],
     ) -> Completion:
         server = self._server
-        request: Any = [messages, sampling, tools]
+        # Without `given`: what decides is what was asked, whoever had set it.
+        settings = {field.name: getattr(sampling, field.name) for field in SAMPLING_FIELDS}
+        request: Any = [messages, settings, tools]
         if server is not None:
             request = server.body(messages, sampling, tools)
         is_greedy = sampling.temperature == 0 and "temperature" not in (sampling.extra_body or {})

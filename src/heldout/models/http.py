@@ -6,7 +6,7 @@ are not followed (they would carry the key).
 
     openai:MODEL                    OPENAI_BASE_URL, or OpenAI itself
     openai:MODEL@http://host/v1     any other server
-    openrouter:MODEL and so on      providers in heldout/_providers.py
+    openrouter:MODEL and so on      providers in heldout/_core/providers.py
 
 `ServerEndpoint` knows keys, connections, errors and streams. An API is a subclass that makes the
 body of a request, joins the events of a stream and converts the reply: `HTTPEndpoint` here,
@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from functools import cache
+from functools import partial
 from io import BytesIO
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -38,17 +38,19 @@ import msgspec
 import sniffio
 from yarl import URL
 
-from heldout._aio import current_loop, wait_for
-from heldout._providers import OPENAI, Provider
-from heldout.chat.finish_reasons import BROKEN_OFF
-from heldout.chat.messages import to_chat_api, tool_to_chat_api
-from heldout.chat.tool_calls import call_id, next_call_number
-from heldout.config import Sampling
+from heldout._core.aio import current_loop, wait_for
+from heldout._core.chat.messages import to_chat_api, tool_to_chat_api
+from heldout._core.chat.tool_calls import call_id, next_call_number
+from heldout._core.config import Sampling
+from heldout._core.providers import OPENAI, Provider
+from heldout._core.secrets import PLACEHOLDER_LENGTH, remove_secret, remove_secrets
+from heldout._finish_reasons import BROKEN_OFF
 from heldout.errors import (
     ContextFull,
     EndpointError,
     FatalEndpointError,
     InvalidInput,
+    ModelRefused,
     TransientError,
     Unreachable,
 )
@@ -64,10 +66,12 @@ from heldout.types import (
     Usage,
 )
 
-PLACEHOLDER_LENGTH = 12
-"""Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
+Result = TypeVar("Result")
+
 MAX_REPLY_BYTES = 64_000_000
 """Bytes of a reply, decompressed, that are read; a longer one is the item's error."""
+LONG_REPLY_BYTES = 256_000
+"""A longer reply is redacted and read in a thread."""
 TokenCount = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 """What a reply says of tokens; another number makes it malformed."""
 _MALFORMED = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError)
@@ -127,6 +131,8 @@ class ServerEndpoint:
         self._loop: Any = None
         self._is_available = False
         """Whether the server has sent anything but refused keys and failures of its own (5xx)."""
+        self._has_answered = False
+        """Whether it has answered a request: then what it refuses is about that request."""
 
     @classmethod
     def parse(cls, text: str, *, max_connections: int, provider: Provider | None = None) -> Self:
@@ -184,9 +190,9 @@ class ServerEndpoint:
             response = await self._post(request)
             if response.status < 500 and response.status not in (401, 403):
                 self._is_available = True
-            if response.status != 200:
-                raise self._error_for(response)
-            return self._without_key(self._read(response, next_call))
+            completion = await _off_loop(self._understand, response.body, response, next_call)
+            self._has_answered = True
+            return completion
         except TransientError as problem:
             if self._is_available or isinstance(problem, Unreachable):
                 raise
@@ -213,6 +219,10 @@ class ServerEndpoint:
             if self._loop is current_loop():
                 await client.close()
 
+    def _redact(self, content: bytes) -> bytes:
+        """Remove what is secret from something that the server has sent."""
+        return without_key(content, self._key)
+
     # --- What an API is ---
 
     def _key_headers(self) -> dict[str, str]:
@@ -234,12 +244,16 @@ class ServerEndpoint:
 
     # --- Replies ---
 
+    def _understand(self, response: Response, next_call: int) -> Completion:
+        """Read a response, or raise the error that it is."""
+        if response.status != 200:
+            raise self._error_for(response)
+        return self._without_key(self._read(response, next_call))
+
     def _without_key(self, completion: Completion) -> Completion:
         """Remove the key once more: a stream may have sent it in parts."""
-        if len(self._key) < PLACEHOLDER_LENGTH:
-            return completion
         content = msgspec.json.encode(completion)
-        redacted = without_key(content, self._key)
+        redacted = self._redact(content)
         if redacted == content:
             return completion
         return msgspec.json.decode(redacted, type=Completion)
@@ -295,9 +309,9 @@ class ServerEndpoint:
             key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
             return FatalEndpointError(f"{what} (sent {key if self._key_variable else 'no key'})")
         if status == 404 or (status in (400, 422) and _UNKNOWN_MODEL.search(text)):
-            return FatalEndpointError(f"{what} (model {self.model!r}; is it served there?)")
+            return self._refusal(f"{what} (model {self.model!r}; is it served there?)")
         if status in (400, 422) and _REFUSED.search(text) and (field := _OWN_FIELD.search(text)):
-            return FatalEndpointError(
+            return self._refusal(
                 f"{what} (sampling.extra_body.{field[1]}=null leaves {field[1]} out of the request)"
             )
         if status in TRANSIENT:
@@ -309,6 +323,13 @@ class ServerEndpoint:
             )
         return EndpointError(what)
 
+    def _refusal(self, what: str) -> EndpointError:
+        """Make the error of a request that was refused: of all of them, unless one was answered.
+
+        A server also answers 404 where it has no route for this one request, with an image, say.
+        """
+        return EndpointError(what) if self._has_answered else ModelRefused(what)
+
     def _error_of(
         self, error: dict[str, Any] | str, response: Response, default: int = 500
     ) -> EndpointError:
@@ -316,7 +337,7 @@ class ServerEndpoint:
         names = [] if isinstance(error, str) else [str(error.get(key)) for key in ("code", "type")]
         statuses = [int(n) if n.isdecimal() else STATUS_OF_ERROR.get(n, 0) for n in names]
         status = next(filter(None, statuses), default)
-        body = without_key(msgspec.json.encode({"error": error}), self._key)
+        body = self._redact(msgspec.json.encode({"error": error}))
         return self._error_for(Response(status, response.headers, body))
 
 
@@ -334,7 +355,8 @@ def _check_address(url: str, key: str, key_variable: str | None) -> None:
         is_valid = False
     if not is_valid or not url.isprintable() or " " in url:
         raise InvalidInput(
-            f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {url!r}"
+            f"an endpoint's address must be like http://host:8000/v1 or "
+            f"https://host/v1, got {url!r}"
         )
 
 
@@ -448,7 +470,8 @@ class Client:
                 url, data=body, allow_redirects=False, proxy=self._proxy
             ) as response:
                 content = await self._read_body(response)
-                return Response(response.status, response.headers, without_key(content, self._key))
+                content = await _off_loop(without_key, content, content, self._key)
+                return Response(response.status, response.headers, content)
         except aiohttp.ClientConnectorError as problem:
             raise Unreachable(f"nothing answers at {url}: {problem.os_error}") from None
         except (aiohttp.ClientError, OSError) as problem:
@@ -456,7 +479,7 @@ class Client:
             told = f"{type(problem).__name__}: {problem}".encode()
             reason = without_key(told, self._key).decode()
             if self._proxy is not None and self._proxy.raw_password:
-                reason = reason.replace(self._proxy.raw_password, "[password]")
+                reason = remove_secrets(reason, [self._proxy.raw_password], "[password]")
             raise TransientError(f"{url}: {reason}") from None
 
     async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
@@ -492,26 +515,19 @@ class Client:
 
 
 def without_key(content: bytes, key: str) -> bytes:
-    """Remove a key from what a server sent, also where JSON has characters of it escaped.
+    """Remove a key from what a server sent, and parts of it, however they are written.
 
     It is done before anything is cut or decoded: half a key is a leak, too.
     """
-    if len(key) < PLACEHOLDER_LENGTH:
-        return content
-    content = content.replace(key.encode(), b"[key]")
-    if b"\\u00" in content or b"\\/" in content:
-        content = _escaped_key(key).sub(b"[key]", content)
-    return content
+    return content if len(key) < PLACEHOLDER_LENGTH else remove_secret(content, key, b"[key]")
 
 
-@cache
-def _escaped_key(key: str) -> re.Pattern[bytes]:
-    """Find a key any of whose characters may be escaped, as in a JSON text within another one."""
-    return re.compile(
-        b"".join(
-            rb"(?:\\{0,8}+%b|\\{1,8}+u00(?i:%02x))" % (re.escape(c.encode()), ord(c)) for c in key
-        )
-    )
+async def _off_loop(function: Callable[..., Result], body: bytes, *args: Any) -> Result:
+    """Call a function of a body, in a thread if that is long: other items have to go on."""
+    if len(body) <= LONG_REPLY_BYTES:
+        return function(*args)
+    # Given up on, it changes nothing: what reads a body has no side effects.
+    return await anyio.to_thread.run_sync(partial(function, *args), abandon_on_cancel=True)
 
 
 def _find_proxy(url: str) -> URL | None:
@@ -634,8 +650,11 @@ class _ChatUsage(msgspec.Struct):
 class _ChatReply(msgspec.Struct):
     choices: list[_Choice]
     usage: _ChatUsage | None = None
+    metadata: Any = None
+    """SGLang's, which has the version of its weights."""
 
 
+MAX_VERSION_CHARACTERS = 200
 CALL_TEXTS = ("name", "arguments")
 """Texts of a call that a stream sends in parts."""
 
@@ -694,9 +713,10 @@ class HTTPEndpoint(ServerEndpoint, RatesContinuations):
         # In parts: to add to a text copies it, which takes long for one of megabytes.
         texts: defaultdict[str, list[str]] = defaultdict(list)
         calls: dict[int, dict[str, Any]] = {}
-        finish_reason = usage = None
+        finish_reason = usage = metadata = None
         for event in events:
             usage = event.get("usage") or usage
+            metadata = event.get("metadata") or metadata
             for choice in (event.get("choices") or ())[:1]:
                 finish_reason = choice.get("finish_reason") or finish_reason
                 delta = choice.get("delta") or {}
@@ -713,7 +733,7 @@ class HTTPEndpoint(ServerEndpoint, RatesContinuations):
             for i in sorted(calls)
         ]
         choice = {"message": message, "finish_reason": finish_reason}
-        return {"choices": [choice], "usage": usage}
+        return {"choices": [choice], "usage": usage, "metadata": metadata}
 
     def _to_completion(self, reply: _ChatReply, response: Response, next_call: int) -> Completion:
         if not reply.choices:
@@ -796,7 +816,15 @@ def _to_completion(reply: _ChatReply, next_call: int) -> Completion:
     # Half of it would count as 0, and some servers write zeros where they do not count.
     if reply.usage and reply.usage.prompt_tokens and reply.usage.completion_tokens is not None:
         usage = Usage(reply.usage.prompt_tokens, reply.usage.completion_tokens)
-    return Completion(message, choice.reason, usage)
+    version = _read_weight_version(reply.metadata)
+    return Completion(message, choice.reason, usage, weight_version=version)
+
+
+def _read_weight_version(metadata: Any) -> str | None:
+    version = metadata.get("weight_version") if isinstance(metadata, dict) else None
+    if isinstance(version, str | int) and not isinstance(version, bool):
+        return str(version)[:MAX_VERSION_CHARACTERS] or None
+    return None
 
 
 def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str | None]:

@@ -2,7 +2,7 @@
 
 MODEL is in litellm's own form, such as `gemini/gemini-2.5-flash`. litellm reads keys and addresses
 from the environment; `sampling.extra_body` goes to `litellm.acompletion` as keyword arguments.
-Every value of a variable whose name says that it is a secret is removed from error messages.
+Every value of a variable whose name says that it is a secret is removed from what comes back.
 
 The address of the server is part of the model: another one has other answers. An `api_base` in
 `extra_body` is part of the settings, and what the environment or `litellm.api_base` says of the
@@ -19,10 +19,15 @@ from urllib.parse import urlsplit
 import msgspec
 import sniffio
 
-from heldout._extras import missing_extra
-from heldout._secrets import environment_secrets
+from heldout._core.extras import missing_extra
+from heldout._core.secrets import (
+    PLACEHOLDER_LENGTH,
+    environment_secrets,
+    remove_secret,
+    remove_secrets,
+)
 from heldout.errors import ContextFull, FatalEndpointError
-from heldout.models.http import PLACEHOLDER_LENGTH, HTTPEndpoint, Response
+from heldout.models.http import HTTPEndpoint, Response
 
 ADDRESSES = ("_API_BASE", "_BASE_URL", "_ENDPOINT", "_URL")
 """How names of variables with addresses end; the provider's name is before it."""
@@ -73,11 +78,16 @@ class LiteLLMEndpoint(HTTPEndpoint):
             text = f"{name}: {_without_secrets(str(problem))}"
             if name == "ContextWindowExceededError":
                 raise ContextFull(f"{self._url}: {text[:500]}") from None
-            if status in (401, 403):
+            if status == 401 or (status == 403 and not self._is_available):
                 raise FatalEndpointError(f"{self._url}: {text[:500]}") from None
             headers = getattr(problem, "litellm_response_headers", None) or {}
             return Response(status, {k.lower(): v for k, v in headers.items()}, text.encode())
-        return Response(200, {}, msgspec.json.encode(reply.model_dump()))
+        return Response(200, {}, self._redact(msgspec.json.encode(reply.model_dump())))
+
+    def _redact(self, content: bytes) -> bytes:
+        for value in environment_secrets(PLACEHOLDER_LENGTH):
+            content = remove_secret(content, value, b"[key]")
+        return content
 
 
 def _find_addresses(provider: str | None) -> dict[str, str]:
@@ -110,6 +120,4 @@ def _public_address(address: str) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    for value in environment_secrets(PLACEHOLDER_LENGTH):
-        text = text.replace(value, "[key]")
-    return text
+    return remove_secrets(text, environment_secrets(PLACEHOLDER_LENGTH), "[key]")

@@ -1,44 +1,48 @@
 """A transformers model in this process. Waiting requests are answered in one batch.
 
 The model runs in a thread of its own, which takes the requests in its queue and decodes them
-together (`heldout.decoding`). A row that is done is answered at once, and a row whose attempt was
-cancelled leaves the batch.
+together (`heldout._live.decoding`). A row that is done is answered at once, and a row whose attempt
+was cancelled leaves the batch.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
 import anyio
 import anyio.to_thread
 
-from heldout._aio import wait_for
-from heldout._extras import missing_extra
-from heldout._fingerprint import describe_tokenizer
-from heldout.config import Sampling
-from heldout.decoding import Decoder
-from heldout.decoding.chat import ChatModel, answer_all
-from heldout.decoding.likelihood import LikelihoodModel
-from heldout.decoding.model import explain_not_finite
+from heldout._core.aio import wait_for
+from heldout._core.config import Sampling
+from heldout._core.extras import missing_extra
+from heldout._live.decoding import Decoder
+from heldout._live.decoding.chat import ChatModel, answer_all
+from heldout._live.decoding.likelihood import LikelihoodModel
+from heldout._live.decoding.model import explain_not_finite
+from heldout._live.packed import parts_of_tensor
+from heldout._live.weights import explain_no_fingerprint, fingerprint, named_tensors
 from heldout.errors import EndpointError, FatalEndpointError
 from heldout.models.base import RatesContinuations
+from heldout.store.fingerprint import describe_tokenizer
 from heldout.types import Completion, Continuation, Message, Rating, ToolSpec
-from heldout.weights import fingerprint
 
 log = logging.getLogger("heldout")
 
+JUST_WRITTEN_NS = 2_000_000_000
+"""Longer than the ticks of a file's times: 10 ms on Linux, up to two seconds elsewhere."""
 LINGER_SECONDS = 0.01
 """How long a batch that is not full waits for more requests."""
 
@@ -76,10 +80,14 @@ class LocalEndpoint(RatesContinuations):
         self._default_max_tokens: int | None = None
         self._source: str | None = None
         self._version: str | None = None
+        self.read_version: Callable[[], str | None] = lambda: None
+        """Of a model on disk: returns the version of its files, as they are now."""
         self._tokenizer_described: tuple[tuple[int, str], dict[str, Any]] | None = None
         self._queue: queue.SimpleQueue[_QueuedTurn | _QueuedRating | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._is_finite = False
+        """Whether the weights have been looked at since the last run began."""
 
     @classmethod
     def load(
@@ -110,6 +118,7 @@ class LocalEndpoint(RatesContinuations):
             ) from None
         endpoint = cls(None, None, name=name or path, max_batch=max_batch)
         endpoint._source, endpoint._default_max_tokens = path, default_max_tokens
+        endpoint.read_version = partial(version_on_disk, path)
         return endpoint
 
     def describe(self) -> dict[str, Any]:
@@ -120,13 +129,15 @@ class LocalEndpoint(RatesContinuations):
             `unknown`, why there is none.
         """
         if self._source is None:
-            self._version = fingerprint(self._model)
+            self._version, self._is_finite = fingerprint(self._model), False
             identity = {"version": self._version, **self._tokenizer_identity()}
         else:
-            self._version = self._version or version_on_disk(self._source)
+            self._version = self._version or self.read_version()
             identity = {"version": self._version}
         if self._version is None:
-            identity = {"unknown": f"the weights of {self._name} cannot be read"}
+            why = None if self._model is None else explain_no_fingerprint(self._model)
+            reason = f": {why}" if why else ""
+            identity = {"unknown": f"the weights of {self._name} cannot be read{reason}"}
         if self._default_max_tokens is not None:
             identity["default_max_tokens"] = self._default_max_tokens
         return {"kind": "local", "model": self._name, "max_batch": self._max_batch, **identity}
@@ -168,13 +179,20 @@ class LocalEndpoint(RatesContinuations):
         self._queue.put(request)
 
     async def close(self) -> None:
-        """End the model's thread; the next request starts another."""
+        """End the model's thread, and forget a model that was loaded."""
         if self._thread is None or self._closing:
             return
         self._closing = True
         self._queue.put(None)
         with anyio.CancelScope(shield=True):  # half closed, it could not be used again
             await anyio.to_thread.run_sync(self._thread.join)
+        for name in ("_decoder", "_likelihoods", "_chat"):
+            self.__dict__.pop(name, None)
+        if self._source is not None:
+            self._model = self._tokenizer = None
+            self._is_finite = False
+            # A model of transformers is in a cycle, which would keep it until some later time.
+            await anyio.to_thread.run_sync(gc.collect)
         self._thread, self._closing = None, False
 
     # --- The model's thread ---
@@ -214,6 +232,7 @@ class LocalEndpoint(RatesContinuations):
 
     def _load(self) -> None:
         if self._model is not None:
+            self._check_finite(self._model)
             return
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -221,18 +240,23 @@ class LocalEndpoint(RatesContinuations):
 
         disable_progress_bar()
         assert self._source is not None
-        before = self._version or version_on_disk(self._source)
+        before = self._version or self.read_version()
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._tokenizer = AutoTokenizer.from_pretrained(self._source)
         model = AutoModelForCausalLM.from_pretrained(self._source, dtype="auto").to(device).eval()
-        if (reason := explain_not_finite(model)) is not None:
-            raise FatalEndpointError(f"{self._source}: {reason}")
-        self._version = version_on_disk(self._source)
+        _give_own_memory(model)
+        self._check_finite(model)
+        self._version = self.read_version()
         if before not in (None, self._version):
             raise FatalEndpointError(
                 f"the model in {self._source} was replaced after this run had recorded its version"
             )
         self._model = model
+
+    def _check_finite(self, model: Any) -> None:
+        if not self._is_finite and (reason := explain_not_finite(model)) is not None:
+            raise FatalEndpointError(f"{self._name}: {reason}")
+        self._is_finite = True
 
     def _answer(self, batch: list[_QueuedTurn | _QueuedRating]) -> None:
         for request in batch:
@@ -279,6 +303,20 @@ class LocalEndpoint(RatesContinuations):
         return ChatModel(self._model, self._tokenizer, self._name)
 
 
+def _give_own_memory(model: Any) -> None:
+    """Copy weights that are files mapped into memory: they would change with their files."""
+    import torch
+
+    copied: set[int] = set()
+    for name, tensor in named_tensors(model) or ():
+        for _, part in parts_of_tensor(tensor, name):
+            is_copy = isinstance(part, str) or id(part) in copied
+            if not is_copy and part.device.type == "cpu":
+                copied.add(id(part))
+                with torch.no_grad():
+                    part.data = part.data.clone()
+
+
 # --- Versions -----------------------------------------------------------------------------------
 
 _READ = (".json", ".safetensors", ".bin", ".pt", ".pth", ".model", ".txt", ".jinja", ".py")
@@ -315,8 +353,13 @@ def version_on_disk(source: str) -> str | None:
 
 
 def _digest_once(path: Path) -> str:
-    """Hash a file, once for as long as its inode, size and times stay the same."""
+    """Hash a file, once for as long as its inode, size and times stay the same.
+
+    A file that was written to a moment ago could be again without a change of its times.
+    """
     stat = path.stat()
+    if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) < JUST_WRITTEN_NS:
+        return _digest.__wrapped__(path)
     return _digest(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 

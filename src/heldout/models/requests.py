@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from heldout._providers import COMPATIBLE
-from heldout.chat.tool_calls import next_call_number
-from heldout.config import Sampling
+from heldout._core.chat.tool_calls import next_call_number
+from heldout._core.config import Sampling
+from heldout._core.providers import COMPATIBLE
 from heldout.errors import InvalidInput
 from heldout.models.base import Complete
 from heldout.models.http import HTTPEndpoint

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from heldout._providers import OPENAI
-from heldout.chat.tool_calls import call_id
-from heldout.config import Sampling
+from heldout._core.chat.tool_calls import call_id
+from heldout._core.config import Sampling
+from heldout._core.providers import OPENAI
 from heldout.errors import FatalEndpointError
 from heldout.models.http import (
     Response,

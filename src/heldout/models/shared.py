@@ -15,8 +15,8 @@ from typing import Any
 
 import anyio
 
-from heldout._aio import current_loop
-from heldout._providers import runs_here
+from heldout._core.aio import current_loop
+from heldout._core.providers import runs_here
 from heldout.models import Endpoint, open_endpoint
 
 

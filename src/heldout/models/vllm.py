@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import parse_qsl
@@ -20,16 +20,16 @@ from urllib.parse import parse_qsl
 import anyio
 import anyio.to_thread
 
-from heldout._aio import wait_for
-from heldout._providers import split_settings
-from heldout.config import Sampling
-from heldout.decoding.chat import ChatModel
-from heldout.decoding.likelihood import LikelihoodModel, make_rating
-from heldout.decoding.vllm import VLLMEngine, check_settings
+from heldout._core.aio import wait_for
+from heldout._core.config import Sampling
+from heldout._core.providers import split_settings
+from heldout._live.decoding.chat import ChatModel
+from heldout._live.decoding.likelihood import LikelihoodModel, make_rating
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError, InvalidInput
 from heldout.models.base import RatesContinuations
 from heldout.models.batch import Request
 from heldout.models.local import version_on_disk
+from heldout.models.vllm_engine import VLLMEngine, check_settings
 from heldout.types import Completion, Continuation, Message, Rating, ToolSpec
 
 T = TypeVar("T")
@@ -51,6 +51,8 @@ class VLLMEndpoint(RatesContinuations):
         check_settings(settings)
         self._path, self._settings = path, settings
         self._version: str | None = None
+        self.read_version: Callable[[], str | None] = partial(version_on_disk, path)
+        """Returns the version of the files in the model's folder, as they are now."""
         self._engine = VLLMEngine(path, settings)
         self._engine.loaded = self._check_version
 
@@ -72,7 +74,7 @@ class VLLMEndpoint(RatesContinuations):
 
     def describe(self) -> dict[str, Any]:
         """Describe the model for the report; its `version` is a hash of its files."""
-        self._version = self._version or version_on_disk(self._path)
+        self._version = self._version or self.read_version()
         described: dict[str, Any] = {"kind": "vllm", "model": self._path}
         if self._version is None:
             described["unknown"] = f"the weights of {self._path} cannot be read"
@@ -81,7 +83,7 @@ class VLLMEndpoint(RatesContinuations):
         return {**described, "settings": self._settings} if self._settings else described
 
     def _check_version(self) -> None:
-        version = version_on_disk(self._path)
+        version = self.read_version()
         if self._version not in (None, version):
             raise FatalEndpointError(
                 f"the model in {self._path} was replaced after this run had recorded its version"

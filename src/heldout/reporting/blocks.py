@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from heldout._format import printable
+from heldout._core.format import printable
 
 ALWAYS_SHOWN = 7
 """Rank of columns that are never left out."""

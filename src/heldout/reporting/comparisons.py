@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from heldout._format import count, interval, list_some, number, p_value, percent
+from heldout._core.format import count, interval, list_some, number, p_value, percent
 from heldout.analysis import Comparison, Side
 from heldout.analysis.comparison import Difference
 from heldout.reporting.blocks import Block, Cell, Column, Line, Report, Section, Table, code, name
 from heldout.reporting.flips import FLIP_CHARACTERS, OF_REPEATS, Flip, build_flips, read_texts
-from heldout.reporting.summaries import describe_selection, describe_usage, in_order, label_order
+from heldout.reporting.summaries import (
+    describe_selection,
+    describe_usage,
+    in_order,
+    label_order,
+    label_text,
+)
 from heldout.stats import Interval, PairedDifference, SliceDifference
 from heldout.store.report import EvalReport
 from heldout.store.runs import describe_model
@@ -116,11 +122,7 @@ def sort_slices(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
 
 def slice_name(by: Iterable[str], label: Any) -> str:
     """Name a slice by its keys and values: level=easy, topic=–."""
-    return ", ".join(f"{key}={_value_text(value)}" for key, value in zip(by, label, strict=True))
-
-
-def _value_text(value: Any) -> str:
-    return "–" if value is None else str(value)
+    return ", ".join(f"{key}={label_text(value)}" for key, value in zip(by, label, strict=True))
 
 
 def slice_count(comparison: Comparison) -> int:
@@ -136,9 +138,11 @@ def slice_blocks(comparison: Comparison) -> list[Line | Table]:
         if reading:
             blocks.append(Line(f"Slices, {reading}:"))
         rows = []
+        labels: list[Any] = [part.label for part in slices]
+        of_key = [[label[i] for label in labels] for i in range(len(comparison.by))]
         for part in sort_slices(slices):
             label: Any = part.label
-            values = [code(_value_text(value)) for value in label]
+            values = [code(label_text(v, others)) for v, others in zip(label, of_key, strict=True)]
             rows.append(
                 (values, part.difference, part.simultaneous_interval, part.adjusted_p_value)
             )
@@ -270,10 +274,10 @@ def notes(comparison: Comparison) -> list[str]:
     lines = []
     if comparison.changed_settings:
         changes = [
-            f"{setting} is {value_a!r:.60} and {value_b!r:.60}"
+            f"{setting} (A: {value_a!r:.60}, B: {value_b!r:.60})"
             for setting, (value_a, value_b) in comparison.changed_settings.items()
         ]
-        lines.append(f"not the policy alone differs: {'; '.join(changes)}")
+        lines.append(f"settings differ, too: {'; '.join(changes)}")
     if comparison.model_versions is not None:
         model, *versions = comparison.model_versions
         of_a, of_b = (version or "unknown" for version in versions)
@@ -284,6 +288,11 @@ def notes(comparison: Comparison) -> list[str]:
         change = comparison.scorer_change or "score_fn is the same"
         lines.append(f"the same answers, scored twice: a difference is the scorer's ({change})")
     lines += [nothing_new(side.name) for side in (a, b) if side.measured_nothing]
+    if comparison.errors_as:
+        end = "highest" if comparison.lower_is_better else "lowest"
+        is_bound = comparison.lower_is_better and comparison.errors_as == 1
+        why = "the worst there is" if is_bound else f"the {end} of both runs"
+        lines.append(f"errored items, where they count, count as {comparison.errors_as:g}: {why}")
     if comparison.unknown_scorers:
         verb = "were" if len(comparison.unknown_scorers) > 1 else "was"
         runs = " and ".join(comparison.unknown_scorers)

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from heldout._format import count, cut, interval, number, printable
+from heldout._core.format import count, cut, interval, number, printable
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.reporting.blocks import Column, Line, RankedColumn, Span, Table, fit_columns
 from heldout.reporting.names import find_curve
 from heldout.store.jsonl import has_writer
 from heldout.store.run_dir import RunDir, RunInfo
-from heldout.store.runs import find_run
-from heldout.training.curve import CurvePoint, current_points, read_points, stop_requested
-
-if TYPE_CHECKING:
-    from heldout.training.verdicts import BestPoint, StepVerdict, Terms
+from heldout.store.runs import attempts_of, find_run, temperature_of
+from heldout.training.curve.points import CurvePoint, current_points, read_points, stop_requested
 
 NOTE_CHARACTERS = 300
 """Characters of a reason that are shown: a traceback would bury the table."""
 NOTE_WIDTH = 16
 """Columns of the terminal that are left for notes."""
-CORRECTED_EVALS = 500
-"""Evals up to which the best is corrected for the choice: with more it takes minutes."""
 VERDICT_STYLES = {
     "improving": "green",
     "regressing": "red",
@@ -63,8 +58,8 @@ class CurveRun:
 
     @property
     def pass_threshold(self) -> float | None:
-        """The reward that passes; None where nothing says."""
-        from heldout.store.report import threshold_of
+        """The reward that passes; None if nothing says."""
+        from heldout.store.run_config import threshold_of
 
         return threshold_of(self.config)
 
@@ -177,6 +172,15 @@ def describe_status(run: CurveRun) -> Line:
     return Line(*parts)
 
 
+def sampling_of_newest(points: Sequence[CurvePoint]) -> tuple[float | None, int | None]:
+    """Return temperature and attempts of a curve's newest result; None if nothing says."""
+    for point in reversed(points):
+        if point.has_result:
+            attempts = attempts_of(outcome.repeat for outcome in point.outcomes)
+            return temperature_of(point.decoding), attempts
+    return None, None
+
+
 def describe_point(point: CurvePoint) -> str:
     """Return what a reader must know to read a point right; empty if nothing."""
     notes = ["final"] if point.final else []
@@ -227,7 +231,7 @@ def format_point(point: CurvePoint, *, labelled: bool = False) -> str:
 
 def point_as_dict(point: CurvePoint) -> dict[str, Any]:
     """Return every field of a point for JSON, but the rewards of its samples."""
-    from heldout.training.verdicts import stored_kind
+    from heldout.training.curve.verdicts import stored_kind
 
     plain = msgspec.structs.asdict(point)
     del plain["outcomes"]
@@ -236,29 +240,56 @@ def point_as_dict(point: CurvePoint) -> dict[str, Any]:
     return plain
 
 
+def conclude_point(point: CurvePoint) -> tuple[str, str]:
+    """Return the verdict at a point, or its state where it has none; and its line."""
+    from heldout.training.curve.verdicts import stored_kind
+
+    if not point.has_result:
+        return ("pending" if point.pending else "skipped"), format_point(point, labelled=True)
+    return stored_kind(point) or "no_verdict", format_point(point, labelled=True)
+
+
+def conclude_curve(run: CurveRun, points: Sequence[CurvePoint]) -> tuple[str, str]:
+    """Return the newest verdict of a curve; of several evals, that of the one judged last."""
+    from heldout.training.curve.verdicts import answers, stored_kind
+
+    judged = [(p.time, p.step, p) for p in points if p.has_result and stored_kind(p)]
+    if not judged:
+        results = sum(point.has_result for point in points)
+        return "no_verdict", f"{run.path.name}: no verdict from {count(results, 'result')}."
+    newest = max(judged, key=lambda entry: entry[:2])[2]
+    kind, texts = stored_kind(newest), answers(newest.verdict or {})
+    return str(kind), f"{newest.label}, step {newest.step}: {'. '.join(texts) or kind}"
+
+
 # --- Verdicts -----------------------------------------------------------------------------------
 
-
-def compute_verdicts(
-    points: Sequence[CurvePoint], terms: Terms
-) -> tuple[list[StepVerdict], BestPoint | None]:
-    """Compute a verdict per judged step, and the best eval, of a curve of one label."""
-    from heldout.training.verdicts import best_checkpoint, verdicts
-
-    judged = verdicts(points, **asdict(terms))
-    return judged, best_checkpoint(points, bounds=terms.bounds, most=CORRECTED_EVALS)
+WORST_FIRST = ("regressing", "plateau", "inconclusive", None, "improving")
+"""Verdicts on the evals of a curve, as lists order them; None is an eval that has none."""
 
 
-def latest_verdicts(run: CurveRun) -> dict[str, StepVerdict]:
+def latest_verdicts(run: CurveRun) -> dict[str, dict[str, Any]]:
     """Return the last verdict of each label that has one; `heldout show` explains the others."""
-    from heldout.training.verdicts import terms_of, verdicts
-
-    latest: dict[str, StepVerdict] = {}
+    latest: dict[str, dict[str, Any]] = {}
     for label, group in group_by_label(run.points).items():
-        with suppress(InvalidInput):
-            for verdict in verdicts(group, **asdict(terms_of(group, run.config))):
-                latest[label] = verdict
+        points, _ = judge_curve(group, {}, run.config)
+        if (verdict := find_verdict(points)) is not None:
+            latest[label] = verdict
     return latest
+
+
+def list_verdicts(run: CurveRun) -> list[tuple[str, dict[str, Any] | None]]:
+    """Return each eval of a curve that has results, with its last verdict; the worst first."""
+    latest = latest_verdicts(run)
+    labels = group_by_label([point for point in run.points if point.has_result])
+    verdicts = [(label, latest.get(label)) for label in labels]
+    return sorted(verdicts, key=lambda each: WORST_FIRST.index((each[1] or {}).get("kind")))
+
+
+def find_verdict(points: Sequence[CurvePoint]) -> dict[str, Any] | None:
+    """Return the last verdict of a curve of one label; None without one."""
+    judged = [point for point in points if point.has_result and point.outcomes]
+    return judged[-1].verdict if judged else None
 
 
 def judge_curve(
@@ -266,29 +297,23 @@ def judge_curve(
     options: Mapping[str, Any],
     config: Mapping[str, Any] | None = None,
 ) -> tuple[list[CurvePoint], list[Line]]:
-    """Fill in the verdicts of a curve of one label, and say its last one and the best eval.
+    """Fill in the verdicts of a curve of one label, and say its answers as of the last one.
 
     With `options`, the effect, alpha or window to judge by, stored verdicts are replaced, too.
     `config` is that of its run.json.
     """
-    from heldout.training.verdicts import best_as_dict, terms_of
+    from heldout.training.curve.verdicts import answers, terms_of, with_verdicts
 
     terms = replace(terms_of(points, config), **options)
     try:
-        judged, best = compute_verdicts(points, terms)
+        filled = with_verdicts(points, terms, anew=bool(options))
     except InvalidInput as problem:  # rewards that no verdict can be made of
         return list(points), [Line(f"no verdict: {problem}", style="yellow")]
-    # The best is known as of the last step alone.
-    bests = [best_as_dict(None)] * (len(judged) - 1) + [best_as_dict(best)]
-    fields = {v.step: {**v.as_dict(), **b} for v, b in zip(judged, bests, strict=False)}
-    filled = []
-    for point in points:
-        if options or point.verdict is None:
-            verdict = fields.get(point.step) if point.has_result else None
-            point = msgspec.structs.replace(point, verdict=verdict)
-        filled.append(point)
-    lines = [Line(v.sentence(), style=VERDICT_STYLES[v.kind]) for v in judged[-1:]]
-    return filled, lines + ([Line(best.sentence())] if best else [])
+    verdict = find_verdict(filled) or {}
+    lines = [Line(text) for text in answers(verdict)]
+    if lines:
+        lines[0] = Line(answers(verdict)[0], style=VERDICT_STYLES.get(str(verdict["kind"]), ""))
+    return filled, lines
 
 
 # --- Tables -------------------------------------------------------------------------------------
@@ -314,7 +339,7 @@ def build_curve_table(points: Sequence[CurvePoint], width: int) -> list[Table | 
 
 
 def _make_columns(points: Sequence[CurvePoint]) -> list[RankedColumn]:
-    from heldout.training.verdicts import stored_kind
+    from heldout.training.curve.verdicts import stored_kind
 
     errors = [point.number("n_errors") for point in points]
     intervals = [interval(*(point.ci or (None, None))) for point in points]

@@ -6,14 +6,15 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heldout._format import cut, cut_middle, interval, number, samples
+from heldout._core.format import cut, cut_middle, interval, number, samples
 from heldout.errors import InvalidInput
 from heldout.reporting.blocks import Line, Span, name
-from heldout.reporting.names import list_result_steps, saved_eval
+from heldout.reporting.names import list_result_steps
 from heldout.store.report import EvalReport
-from heldout.training.curve import CurvePoint
-from heldout.training.flips import Flips
-from heldout.training.flips import flips as find_flips
+from heldout.training.curve.flips import Flips
+from heldout.training.curve.flips import flips as find_flips
+from heldout.training.curve.kept_steps import explain_missing, saved_eval
+from heldout.training.curve.points import CurvePoint
 
 FLIP_CHARACTERS = 240
 """Characters of a question or an answer in a list of flips, at the most."""
@@ -137,6 +138,12 @@ def list_step_flips(path: Path, change: StepChange, limit: int | None) -> list[F
         Flip(kind, flip.id, (flip.before, flip.after), (old.get(flip.id), new.get(flip.id)))
         for kind, flip in chosen
     ]
+
+
+def describe_missing(path: Path, points: Sequence[CurvePoint], change: StepChange) -> list[Line]:
+    """Say whose answers cannot be listed, since they were removed."""
+    missing = (explain_missing(path, points, point) for point in (change.before, change.after))
+    return [Line(text, style="yellow") for text in missing if text is not None]
 
 
 def describe_flips(change: StepChange) -> list[Line]:

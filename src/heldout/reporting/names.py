@@ -16,15 +16,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.store.numbers import TIMESTAMP
 from heldout.store.remote import fetch_run
 from heldout.store.run_dir import RunDir
-from heldout.store.runs import ROOT, TIMESTAMP, find_run
-from heldout.training.curve import CurvePoint, current_points, read_points
+from heldout.store.runs import ROOT, find_run
+from heldout.training.curve.kept_steps import explain_missing, saved_eval
+from heldout.training.curve.points import CurvePoint, current_points, read_points
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
 
 LAST = "last"
+
+
+def explain_empty(*folders: str | Path) -> str:
+    """Say that no folder has a run, and how to make one."""
+    from heldout.models.demo import DOWNLOAD
+
+    return (
+        f"There is no run in {', '.join(map(str, folders))} yet. "
+        f"`heldout run heldout.examples.capitals` makes one with a small model on this machine "
+        f"({DOWNLOAD} to download); `heldout run FILE --model MODEL` runs an eval of yours."
+    )
 
 
 def load_report(run: str) -> EvalReport:
@@ -136,23 +149,14 @@ def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path
     point = max(matches, key=lambda point: point.step)
     directory = saved_eval(path, point)
     if directory is None:
+        if (missing := explain_missing(path, points, point)) is not None:
+            raise RunDirectoryError(f"{path}: {missing}")
         why = f"; it was skipped: {point.skipped}" if point.skipped else ""
         raise RunDirectoryError(
             f"there is no {path / 'steps'}/{point.step:08d}: the conversations of step "
             f"{point.step} were not saved{why}"
         )
     return directory
-
-
-def saved_eval(path: Path, point: CurvePoint) -> Path | None:
-    """Find the directory of a point's eval; None where its conversations were not saved.
-
-    A curve file may come from anywhere, so what it names is one of the directories under steps/, or
-    nothing.
-    """
-    name = re.fullmatch(f"steps/({point.step:08d}(?:-[0-9]+)?)", point.run or "")
-    directory = path / "steps" / name[1] if name else None
-    return directory if directory is not None and RunDir(directory).exists() else None
 
 
 def list_result_steps(points: Iterable[CurvePoint]) -> str:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from heldout._format import count, cut, interval, list_some, number, pass_rate_keys
-from heldout.chat.finish_reasons import is_known_finish_reason
-from heldout.config import MAX_ERROR_RATE
+from heldout._core.config import MAX_ERROR_RATE, count_equal_attempts
+from heldout._core.format import (
+    count,
+    cut,
+    describe_weight_versions,
+    duration,
+    interval,
+    list_some,
+    number,
+    pass_rate_keys,
+)
+from heldout._finish_reasons import is_known_finish_reason
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table, code, name
 from heldout.store.error_counts import list_errors
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
     from heldout.store.run_dir import ModelUsage, RunInfo
 
 LABELS_NAMED = 5
+ENTRIES_NAMED = 3
+DIFFERENCES_NAMED = 5
 """Labels of notes that are counted one by one."""
 REASONS_NAMED = 3
 """Unknown finish reasons that are named."""
@@ -53,10 +65,29 @@ def describe_report(report: EvalReport) -> Line:
     model = describe_model(report.config)
     if model is not None:
         title.append(Span(f", model: {model}", "dim"))
+    fields = report.config.get("question_fields")
+    if isinstance(fields, list) and fields:
+        title.append(Span(f", question from {' or '.join(map(str, fields))}", "dim"))
     parent = report.config.get("parent")
     if isinstance(parent, Mapping):
         title.append(Span(f"; trajectories of {parent.get('run')}, scored again", "dim"))
     return Line(*title)
+
+
+def conclude_report(report: EvalReport, summary: Summary) -> str:
+    """Return a run's mean, denominator and state as one sentence."""
+    label = str(report.config.get("experiment_name") or "report")
+    state = "" if report.status == "complete" else f" It is {report.status}."
+    return conclude_summary(label, summary) + state
+
+
+def conclude_summary(label: str, summary: Summary) -> str:
+    """Return the mean of a run or a slice as one sentence, with its denominator and errors."""
+    of = f"{count(summary['n'], 'item')}, {summary['n_errors']} errored"
+    if summary["mean"] is None:
+        return f"{label}: no mean, {of}."
+    around = interval(summary["ci_low"], summary["ci_high"])
+    return f"{label}: mean reward {number(summary['mean'])} ({around}), {of}."
 
 
 def build_report(
@@ -86,7 +117,11 @@ def build_report(
         ),
         *_describe_clusters(summary),
         *(Line(note, style="yellow") for note in _make_notes(summary)),
+        *(Line(note, style="yellow") for note in _describe_equal_attempts(report)),
+        *(Line(note, style="yellow") for note in _describe_limits(report)),
         *(Line(note, style="yellow") for note in _describe_finish_reasons(report)),
+        *(Line(note, style="yellow") for note in describe_own_results(report)),
+        *(Line(note, style="yellow") for note in _describe_weights(report)),
     ]
     blocks += _describe_notes(report)
     blocks += [Line(line, style="red") for line in list_errors(report.errors, errors)]
@@ -152,9 +187,25 @@ def format_cost(cost: float) -> str:
     return f"{cost:,.2f}" if cost >= 1 or cost == 0 else f"{cost:.3g}"
 
 
+def _describe_time(info: RunInfo) -> str:
+    """Say when a run started and ended, and how long that took; breaks before a resume count."""
+    start = info.started.replace("T", " ").removesuffix("Z") + " UTC"
+    if info.finished is None:
+        return f"started {start}, not ended"
+    end = info.finished.replace("T", " ").removesuffix("Z")
+    if end[:10] == start[:10]:
+        end = end[11:]
+    text = f"started {start}, ended {end}"
+    try:
+        took = datetime.fromisoformat(info.finished) - datetime.fromisoformat(info.started)
+    except (TypeError, ValueError):  # of another program
+        return text
+    return f"{text}, duration {duration(took.total_seconds())}"
+
+
 def _describe_origin(info: RunInfo) -> str:
-    """Say when, at which commit and with which tags and note a run was made."""
-    parts = [info.started.replace("T", " ").removesuffix("Z") + " UTC"]
+    """Say when and for how long, at which commit and with which tags and note a run was made."""
+    parts = [_describe_time(info)]
     if info.git is not None:
         parts.append(f"commit {info.git.commit[:9]}" + ", with changes" * bool(info.git.dirty))
     if info.config.get("tags"):
@@ -165,8 +216,46 @@ def _describe_origin(info: RunInfo) -> str:
     if isinstance(imported, Mapping):
         packages = [f"{k} {v}" for k, v in info.versions.items() if k != "heldout"]
         by = ", ".join(packages) or str(imported.get("format"))
-        parts.append(f"imported from {imported.get('file')} ({by})")
+        own = imported.get("own_results")
+        compared = own.get("compared") if isinstance(own, Mapping) else None
+        checked = f", {count(compared, 'result')} of its own compared" if compared else ""
+        parts.append(f"imported from {imported.get('file')} ({by}{checked})")
     return "; ".join(parts)
+
+
+def _describe_weights(report: EvalReport) -> Iterator[str]:
+    if report.info is not None and len(report.info.weight_versions) > 1:
+        yield describe_weight_versions(report.info.weight_versions)
+
+
+def describe_own_results(report: EvalReport) -> Iterator[str]:
+    """Say where an imported log contradicts itself, or counts otherwise than its run."""
+    imported = report.config.get("imported")
+    if not isinstance(imported, Mapping) or "parent" in report.config:
+        return
+    repeated = imported.get("repeated_entries")
+    if isinstance(repeated, list) and repeated:
+        are = "is" if len(repeated) == 1 else "are"
+        yield (
+            f"{count(len(repeated), 'attempt')} {are} in the log more than once, with different "
+            f"content ({list_some(repeated, ENTRIES_NAMED)}); the last one counts, as in Inspect"
+        )
+    own = imported.get("own_results")
+    differ = own.get("differ") if isinstance(own, Mapping) else None
+    sentences = []
+    for one in differ if isinstance(differ, list) else ():
+        match one:  # a run directory may come from anywhere
+            case {"name": name, "log": int() | float() as there, "run": int() | float() as here}:
+                numbers = f"{_any_number(there)}, here it is {_any_number(here)}"
+                sentences.append(f"the log itself reports {name} {numbers}: {one.get('why')}")
+    yield from sentences[:DIFFERENCES_NAMED]
+    if len(sentences) > DIFFERENCES_NAMED:
+        more = count(len(sentences) - DIFFERENCES_NAMED, "more result")
+        yield f"{more} of the log's own differ; run.json has them under imported.own_results"
+
+
+def _any_number(value: int | float) -> str:
+    return str(value) if isinstance(value, int) else number(value)
 
 
 def _build_summary_table(summary: Summary, pass_threshold: float | None) -> Table:
@@ -241,6 +330,15 @@ def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
         yield Line(text)
 
 
+def _describe_equal_attempts(report: EvalReport) -> Iterator[str]:
+    functions = report.info.functions if report.info is not None else {}
+    if equal := count_equal_attempts(report.config, functions):
+        yield (
+            f"{equal} attempts at each sample are the same request, made again: at temperature 0 "
+            f"nothing else differs, so pass@{equal} and pass^{equal} say no more than one attempt"
+        )
+
+
 def _make_notes(summary: Summary) -> Iterator[str]:
     """Yield what a reader of the table must know to read it right."""
     n, errors = summary["n"], summary["n_errors"]
@@ -275,8 +373,24 @@ def _make_notes(summary: Summary) -> Iterator[str]:
             yield f"no {label} and pass^{k}{yet}: {samples}"
 
 
+def _describe_limits(report: EvalReport) -> Iterator[str]:
+    """Say how many items a limit ended, and how to lift those that are heldout's."""
+    if limits := report.limits:
+        ended = [f"{cut(limit, 40)} ({n})" for limit, n in limits.items()]
+        own = [(name, report.config.get(name)) for name in ("max_turns", "token_budget")]
+        lifted = [
+            f"; {name} was {value}, `--set {name}=N` sets another"
+            for name, value in own
+            if name in limits and value is not None
+        ]
+        yield (
+            f"{sum(limits.values())} of {count(report.summary['n'], 'item')} ended at a limit, and "
+            f"what there was is scored: {list_some(ended, REASONS_NAMED, ', ')}{''.join(lifted)}"
+        )
+
+
 def _describe_finish_reasons(report: EvalReport) -> Iterator[str]:
-    """Name the finish reasons of which it is not known whether they mean a truncated turn."""
+    """Name the finish reasons that may or may not mean a truncated turn."""
     reasons = report.finish_reasons.items()
     unknown = [f"{cut(r, 40)!r} ({n})" for r, n in reasons if not is_known_finish_reason(r)]
     if unknown:
@@ -320,9 +434,10 @@ def build_slices(
     clusters = ["clusters"] if "clustered_by" in total else []
     keys = [Column(code(key), wrap=True) for key in by]
     labelled = [*slices.items(), (("all", *[""] * (len(by) - 1)), total)]
+    columns = [*zip(*slices, strict=True)] or [() for _ in by]
     rows = [
         [
-            *("–" if value is None else str(value) for value in values),
+            *(label_text(value, others) for value, others in zip(values, columns, strict=True)),
             str(summary["n"]),
             *(str(summary["n_clusters"]) for _ in clusters),
             number(summary["mean"]),
@@ -339,6 +454,21 @@ def build_slices(
         totals=rows[-1:],
     )
     return Report([*_describe_state(report, None), table, *_describe_clusters(total, fewest)])
+
+
+def label_text(value: Any, others: Collection[Any] = ()) -> str:
+    """Return the value of a slice as a text, quoted where another value looks the same.
+
+    Args:
+        value: The value; None: there is none.
+        others: The values of its key.
+    """
+    if value is None:
+        return "–"
+    is_ambiguous = isinstance(value, str) and any(
+        not isinstance(other, str) and str(other) == value for other in others
+    )
+    return f'"{value}"' if is_ambiguous else str(value)
 
 
 def in_order(labels: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput, SandboxError
+from heldout.sandbox.python_files import find_python_files
 from heldout.sandbox.seccomp import build_filter
 from heldout.sandbox.values import SandboxLimits
 
@@ -94,8 +95,11 @@ def make_settings(
     binds = [("", path) for path in HIDDEN if Path(path).is_dir()]
     binds += [("", path) for path in _find_packages("/usr")]
     if not _is_in(prefix, "/usr") or _is_in(prefix, "/usr/local"):
-        binds.append((prefix, folder))
-        binds += [("", path.replace(prefix, folder, 1)) for path in _find_packages(prefix)]
+        files = find_python_files(Path(prefix), Path(prefix) / "bin" / name)
+        packages = [path for path in _find_packages(prefix) if Path(path).parent in files]
+        for source in [*map(str, files), *packages]:
+            target = source.replace(prefix, folder, 1)
+            binds.append(("" if source in packages else str(Path(source).resolve()), target))
     return {
         "backend": "bubblewrap",
         "bubblewrap": binary,

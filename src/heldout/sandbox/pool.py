@@ -16,8 +16,8 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 
-from heldout._aio import wait_for
-from heldout._memory import available_cores
+from heldout._core.aio import wait_for
+from heldout._core.memory import available_cores
 from heldout.errors import InvalidInput, SandboxError
 from heldout.sandbox.bubblewrap import check_readable
 from heldout.sandbox.client import RequestChannel, RunningSupervisor

@@ -39,6 +39,7 @@ from heldout.sandbox.client import (
     read_pipe,
     write_pipe,
 )
+from heldout.sandbox.supervisor.stalls import MAX_STALLED
 from heldout.sandbox.values import MIB, ProgramOutcome, SandboxLimits, SandboxTree, TreeEntry
 
 TRIVIAL = ("/bin/true",)
@@ -116,15 +117,17 @@ class Sandbox:
         )
         outcome = await self._run(request, stdin)
         if outcome.reason == "timeout":
-            await self._require_trivial(request["timeout"])
+            await self._require_time(outcome, request["timeout"])
         return outcome
 
     async def _run(self, request: dict[str, Any], stdin: bytes = b"") -> ProgramOutcome:
         reply, blob = await self._ask(request, stdin)
         return _make_outcome(reply, blob)
 
-    async def _require_trivial(self, seconds: float) -> None:
-        """Run a program that cannot take long; if it does, so might any."""
+    async def _require_time(self, outcome: ProgramOutcome, seconds: float) -> None:
+        """Raise if a program that exceeded its time may not be to blame."""
+        require_short_stall(outcome.stalled, seconds)
+        # A program that cannot take long: if it does, so might any.
         least, most = TRIVIAL_SECONDS
         limit = min(max(seconds, least), most)
         outcome = await self._run(self._make_request(TRIVIAL, None, timeout=limit))
@@ -225,6 +228,20 @@ class Sandbox:
             "processes": limits.processes,
             "descriptors": limits.descriptors,
         }
+
+    async def stalled_since(self, start: float) -> float:
+        """Return for how many seconds its programs could not run since a time.monotonic().
+
+        Raises:
+            SandboxError: The sandbox failed, or stands still.
+        """
+        self._require_open()
+        try:
+            with anyio.fail_after(MAX_STALLED):
+                reply, _ = await self._supervisor.ask({"operation": "stalls", "since": start})
+        except TimeoutError:
+            raise SandboxError(f"the sandbox has stood still for {MAX_STALLED:g} s") from None
+        return float(reply["seconds"])
 
     async def read(self, path: str, limit: int = READ_LIMIT) -> bytes:
         """Read a file below /work or /tmp; no link leads anywhere else.
@@ -330,6 +347,15 @@ def _raise_error(reply: dict[str, Any], request: dict[str, Any]) -> None:
     raise SandboxError(f"the sandbox failed: {message}")
 
 
+def require_short_stall(stalled: float, seconds: float) -> None:
+    """Raise if a machine stood still so long that nothing can be said of what ran on it."""
+    if stalled > MAX_STALLED:
+        raise SandboxError(
+            f"the machine stood still for {stalled:.0f} s while a program ran that had "
+            f"{seconds:g} s: the program may not be to blame"
+        )
+
+
 def _make_outcome(reply: dict[str, Any], blob: bytes) -> ProgramOutcome:
     split = reply["stdout"]
     return ProgramOutcome(
@@ -339,6 +365,7 @@ def _make_outcome(reply: dict[str, Any], blob: bytes) -> ProgramOutcome:
         reason=reply["reason"],
         seconds=reply["seconds"],
         peak_memory=reply["peak_memory"],
+        stalled=reply["stalled"],
     )
 
 
@@ -424,7 +451,7 @@ class SandboxProcess:
             _raise_error(reply, {"argv": ["the program"]})
             outcome = _make_outcome(reply, blob)
             if outcome.reason == "timeout" and self._timeout is not None:
-                await self._sandbox._require_trivial(self._timeout)
+                await self._sandbox._require_time(outcome, self._timeout)
             self._outcome = outcome
         return self._outcome
 

@@ -90,8 +90,8 @@ ABSENT: dict[str, tuple[int | None, int | None]] = {
 CLONE, SOCKET, IOCTL = (56, 220), (41, 198), (16, 29)
 NEW_NAMESPACES = 0x7E020000 | 0x80
 """The flags of `clone` that make a namespace."""
-DOMAINS = (1, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6; AF_NETLINK, by which libraries list interfaces."""
+DOMAINS = (1, 2, 10)
+"""AF_UNIX, AF_INET, AF_INET6. Without AF_NETLINK, libraries take every family to be there."""
 TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: typing into a terminal."""
 
@@ -124,7 +124,7 @@ def build_filter(machine: str | None = None) -> bytes:
             number = numbers[column]
             if number is not None:
                 steps += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | code)]
-    # By their arguments, of which the lower half is loaded (both are little-endian).
+    # By their arguments. Only the lower half is loaded (both machines are little-endian).
     steps += [
         _step(_EQUAL, CLONE[column], 0, 4),
         _step(_LOAD, _FIRST),

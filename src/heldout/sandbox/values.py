@@ -32,7 +32,7 @@ class SandboxLimits:
     """Files and folders there."""
     processes: int = 64
     """Processes and threads at a time."""
-    descriptors: int = 512
+    descriptors: int = 256
     """Open files of a process."""
 
     def __post_init__(self) -> None:
@@ -67,6 +67,8 @@ class ProgramOutcome:
 
     None if it ended before it was seen, and was small.
     """
+    stalled: float = 0.0
+    """Seconds, of these, in which the machine stood still; `timeout` was extended by them."""
 
 
 @dataclass(frozen=True)

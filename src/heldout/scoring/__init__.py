@@ -6,13 +6,16 @@ choice, number, text, lists, math, regex, json_schema, formats, tool_calls    gr
 code          programs, run against tests in sandboxes
 judges        a model as grader
 process_pool  processes for work that must be killable
+
+A trajectory and its sample go in; a Score comes out, or an error, which is never a 0. Graders see
+nothing else, so saved trajectories can be scored again. Means over samples belong to `stats/`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heldout._lazy import lazy
+from heldout._core.lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.scoring.answers import final_answer as final_answer
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from heldout.scoring.json_schema import grade_json as grade_json
     from heldout.scoring.judges import Criterion as Criterion
     from heldout.scoring.judges import Judge as Judge
+    from heldout.scoring.judges import Malformed as Malformed
+    from heldout.scoring.judges import Question as Question
     from heldout.scoring.lists import grade_list as grade_list
     from heldout.scoring.lists import grade_set as grade_set
     from heldout.scoring.lists import grade_spans as grade_spans

@@ -16,7 +16,7 @@ from enum import IntEnum
 from operator import eq
 from typing import Generic, NamedTuple, TypeVar
 
-from heldout.chat.reasoning import fenced, lowered, without_reasoning
+from heldout._reasoning import fenced, lowered, without_reasoning
 from heldout.types import Trajectory
 
 MAX_VALUE = 2000  # characters of a line that are read
@@ -34,7 +34,7 @@ _END_MARKER = re.compile(
 
 
 def answer_text(text: str | None) -> str | None:
-    """Take reasoning and end markers out of a reply; None where nothing is left."""
+    """Take reasoning and end markers out of a reply; None if nothing is left."""
     if text is None:
         return None
     answer = without_reasoning(text)
@@ -116,16 +116,80 @@ def statements(text: str) -> list[Statement]:
     (`Question: …`), it ends there if an answer was stated before it, or nothing but a short line.
     Of a reply that begins as a JSON object and has an answer's key, only such keys count.
     """
-    if "\n" in text and (question := _NEXT_QUESTION.search(text)):
-        before = text[: question.start()].rstrip()
-        if found := _find(before):
-            return found
-        if len(before) <= 60 and "\n" not in before and before[-1:] not in ":!":
-            return [Statement(clean(before), Strength.LABEL, 0, len(before))]
-    found = _find(text)
+    own = _without_next_question(text)
+    found = _find(own)
+    if own != text and not found:
+        return [Statement(clean(own), Strength.LABEL, 0, len(own))]
     if text.startswith(("{", "```")):
         return [each for each in found if text[each.start] == '"'] or found
     return found
+
+
+def _without_next_question(text: str) -> str:
+    if "\n" in text and (question := _NEXT_QUESTION.search(text)):
+        before = text[: question.start()].rstrip()
+        is_short = len(before) <= 60 and "\n" not in before and before[-1:] not in ":!"
+        if is_short or _find(before):
+            return before
+    return text
+
+
+_PAUSE = r"(?:[\s,:;!…—–*_]|\.{2,3}|[.-](?=\s)){1,4}"
+_LEAD = rf"(?:wait|actually|hold\son|oops|sorry|apologies|hmm*|correction){_PAUSE}"
+_NO = r"(?<![?:*]\s)(?<!\*)(?<!but\s)nop?e?(?!\.\s?\d)"  # not after a question, nor `No. 5`
+_CLAUSE = re.compile(r"(?:^|[.,;:!?…—–(\n]|\s-|\b(?i:oh|but|so|well|hmm?))[\s*_]{0,4}\Z")
+_RETRACTION = re.compile(
+    rf"""
+    (?:
+        {_LEAD}(?:{_LEAD})?no\b  # Wait, no. But not: Actually no one; Wait, no, that is right
+        (?=\s*(?:[.,:;!…—–-]|$)|\s(?:it|that|this|the|wait|I)\b)
+        (?!{_PAUSE}(?:that|this|it)(?:['’]s|\sis)\s(?:right|correct|fine|ok))
+      | {_NO}{_PAUSE}(?:wait|actually|sorry)\b
+      | (?:(?:scratch|strike)\sthat|never\smind|just\skidding|on\ssecond\sthought)\b
+      | I\smade\san?\s(?:\w{{1,12}}\s)?(?:mistake|error)\b | let\sme\scorrect\b
+      | (?:correction|edit)(?=\s?[:,—–])
+      | (?:my\s(?:mistake|bad)|I\s(?:stand\scorrected|was\swrong))\b(?=\s*(?:[.,:;!—–-]|$))
+      | (?:{_LEAD}|{_NO}{_PAUSE}|(?:or\srather|I\smean)\s)  # with another answer behind it
+        (?: I\smeant\b | (?=
+            (?:it|that|this|the\s(?:\w{{1,12}}\s)?answer)\s
+            (?:should|must|has\sto)\s(?:have\s)?be(?:en)?\s(?!noted|clear|obvious|mentioned)
+          | it(?:['’]s|\sis)\s(?!(?:not|right|correct|true|fine|ok|easy|clear|obvious)\b)
+          | that(?:['’]s|\sis)\s(?:wrong|incorrect|not)\b | I\s(?:mis\w|forgot|made\sa)
+          | [*_(\[$]{{0,4}}  # B. Oslo. 5 km.
+            (?: (?-i:[A-Z]|(?<=[^\w\s]\s)[A-Z]\w{{1,20}}) | -?\d[\d.,/]{{0,20}}(?:\s\w{{1,12}})? )
+            [*_)\]$.!]{{0,6}}\s*?$
+        ))
+    )(?:{_PAUSE})?
+    """,
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+)
+_CUES = (  # how retractions begin, in lower case
+    *("wait", "actually", "oops", "sorry", "hmm", "scratch that", "never mind", "just kidding"),
+    *("hold on", "apologies", "strike that", "i made a", "let me correct"),
+    *("on second", "or rather", "i mean ", "correction", "my mistake", "my bad", "i stand"),
+    *("i was wrong", "edit:", "nope", "no,", "no.", "no:", "no!", "no —", "no –", "no wait"),
+)
+
+
+def kept(text: str) -> str:
+    """Return what a text says behind its last retraction (`Actually, no`), or all of it.
+
+    In JSON nothing is taken back.
+    """
+    if not text.startswith(("{", "```")) and (cues := _places(lowered(text), _CUES)):
+        own = _without_next_question(text)
+        for cue in reversed(cues):
+            found = _RETRACTION.match(own, cue.start())
+            if found and _CLAUSE.search(own[max(0, cue.start() - 12) : cue.start()]):
+                return own[found.end() :].strip()
+    return text
+
+
+def _places(low: str, marks: Sequence[str]) -> list[re.Match[str]]:
+    """Find where marks stand in a text in lower case, the last ones."""
+    # Few marks are in a text, and `in` finds that out much faster than a pattern of all of them.
+    present = [re.escape(mark) for mark in marks if mark in low]
+    return list(re.finditer("|".join(present), low))[-_MAX_PLACES:] if present else []
 
 
 class Agreed(NamedTuple, Generic[Extracted]):
@@ -133,7 +197,7 @@ class Agreed(NamedTuple, Generic[Extracted]):
 
     reading: Extracted | None = None
     problem: str = ""
-    """Why something is stated, and nothing can be read."""
+    """Why a stated answer could not be read."""
 
 
 # Takes back what is stated before it. `The answer is actually 5` does not.
@@ -209,11 +273,7 @@ _POINT = re.compile(r"[.!?]\s")
 
 def _find(text: str) -> list[Statement]:
     found: list[Statement] = []
-    searched = lowered(_without_programs(text))
-    # Few marks are in a text, and `in` finds that out much faster than a pattern of all of them.
-    present = [re.escape(mark) for mark in _MARKS if mark in searched]
-    places = list(re.finditer("|".join(present), searched)) if present else []
-    for mark in places[-_MAX_PLACES:]:
+    for mark in _places(lowered(_without_programs(text)), _MARKS):
         statement = _READERS.get(mark[0], _read_word)(text, mark.start())
         if statement is None:
             continue
@@ -249,7 +309,10 @@ def _without_programs(text: str) -> str:
 BOX = re.compile(r"\\boxed\s{0,3}(?:\{|(?<=[\sd])([^\W_])(?![\w}]))")
 _BRACES = re.compile(r"[{}]|\\.", re.DOTALL)
 _SPACE = r"(?:[\s$]|\\[()]|\\q?quad)*"
-_JOINED = re.compile(rf"{_SPACE}(?:[,;/]|\\(?:text|mbox)\s?\{{\s*(?:and|or)\s*\}}|and|or){_SPACE}")
+_JOINED = re.compile(
+    rf"(?:{_SPACE}(?:[,;/]|\\(?:text|mbox)\s?\{{\s*(?:and|or)\s*\}}|and|or)){{1,2}}{_SPACE}"
+    rf"(?:([^\W\d_]\w{{0,8}})\s?={_SPACE})?"  # the second x = of x = 1, x = 2
+)
 _PERCENT = re.compile(r"[\s$]{0,4}\\?%")
 _HASHES = re.compile(
     r"^####[ \t]{0,4}([-+−$€£]{0,2}\d[\d.,/ ]{0,60}%?(?<![. ]))[. \t]*$", re.MULTILINE
@@ -290,9 +353,14 @@ def _read_box(text: str, at: int) -> Statement | None:
 def _join(text: str, first: Statement, second: Statement) -> list[Statement]:
     r"""Make one statement of boxes that are joined: `\boxed{1} \text{ and } \boxed{2}`."""
     are_boxes = all(s.value and text.startswith("\\boxed", s.start) for s in (first, second))
-    if not are_boxes or not _JOINED.fullmatch(text, first.end, second.start):
+    joined = are_boxes and _JOINED.fullmatch(text, first.end, second.start)
+    before = text[max(0, first.start - 20) : first.start].rstrip("= $")
+    if not joined or (joined[1] and not re.search(rf"\b{joined[1]}\Z", before)):
         return [first, second]
-    value = first.value if first.value == second.value else f"{first.value}, {second.value}"
+    values = dict.fromkeys((first.value or "", second.value or ""))
+    # Numbers joined by `or` are all solutions; of words, only one is meant.
+    is_either = "or" in joined[0] and not re.search(r"\d", "".join(values))
+    value = (" or " if is_either else ", ").join(values)
     return [first._replace(value=value, end=second.end)]
 
 
@@ -345,14 +413,9 @@ _LINK = re.compile(
     r"|(?P<label>[*_`\"'”’\])]{0,8}[ \t]{0,8}(?:[:：=】]|->|=>|→| [-–—](?=\s))[*_]{0,4}))"
     r"|(?P<heading>[*_]{0,8}[ \t]{0,8}(?=\n|\Z)))"
 )
-_DENYING = frozenset(
-    ("not", "never", "if", "wrong", "incorrect", "other", "cannot", "nor", "neither")
-)
-_BETWEEN = frozenset(
-    (
-        *("the", "my", "our", "a", "this", "that", "it", "i", "be", "is", "final", "correct"),
-        *("right", "answer", "think", "believe", "say", "go"),
-    )
+_DENYING = re.compile(r"not|never|if|wrong|incorrect|other|cannot|nor|neither|.*n['’]t", re.DOTALL)
+_BETWEEN = re.compile(
+    "the|my|our|a|this|that|it|i|be|is|final|correct|right|answer|think|believe|say|go"
 )
 
 
@@ -362,11 +425,16 @@ def is_denied(before: str) -> bool:
     for _ in range(6):
         before, _, word = before.rstrip(" ").rpartition(" ")
         bare = word.strip("*_(").lower()
-        if bare in _DENYING or bare.endswith(("n't", "n’t")):
+        if _DENYING.fullmatch(bare):
             return True
-        if bare not in _BETWEEN:
+        if not _BETWEEN.fullmatch(bare):
             return False
     return False
+
+
+ASKED = re.compile(  # the rest of a question that is not answered with `Yes`
+    r"(?:[^.!?\n]|[.!?](?![*_\"')]{0,3}(?:\s|\Z))){0,2000}+\?(?!\W{0,9}(?i:yes|correct)\b)"
+)
 
 
 def _read_word(text: str, start: int) -> Statement | None:
@@ -385,7 +453,7 @@ def _read_word(text: str, start: int) -> Statement | None:
         return None
     value, end = _value_at(text, link.end())
     is_sentence = link.lastgroup == "sentence"
-    if not value or (is_sentence and value.startswith("not ")):
+    if not value or (is_sentence and (value.startswith("not ") or ASKED.match(text, link.end()))):
         return None
     strength = Strength.SENTENCE if is_sentence else Strength.LABEL
     is_final = before.rstrip(" *_-").lower().endswith(("final", "最终", "最終"))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import (
+    ASKED,
     MAX_VALUE,
     Agreed,
     Statement,
@@ -21,6 +22,7 @@ from heldout.scoring.answers import (
     agree,
     clean,
     is_denied,
+    kept,
     sentence_at,
     statements,
     visible_answer,
@@ -37,10 +39,12 @@ _MAX_LETTERS = 50  # letters in them
 
 class _Patterns(NamedTuple):
     run: re.Pattern[str]  # capital letters on their own, joined by a comma, `and` or `or`
+    small: re.Pattern[str]  # a letter in either case behind `option` or `choice:`
     head: re.Pattern[str]  # letters at the beginning of a value, in either case
     alternative: re.Pattern[str]  # `or B.` behind the text of the first
     marked: re.Pattern[str]  # a letter in brackets, as behind its text
-    line: re.Pattern[str]  # a line that begins with a marked letter, `C)`, `C.` or `(C)`
+    line: re.Pattern[str]  # one that begins with `C)`, `C.`, `(C)`, `Option C:` or `C because`
+    row: re.Pattern[str]  # of a table, with the verdict `correct`
 
 
 _OPEN, _CLOSE = r"[\s*_`\"'“(\[{（【$]{0,8}+", r"[*_`\"'”)\]}）】$]{0,8}"
@@ -49,21 +53,32 @@ _AND = r"(?:and|or|und|oder|et|ou|y|o|also|maybe|[^\x00-\x7f–—]{1,6})"
 _END = (  # not C++, A's, C-section, B.C., 3.14, 1,000, F = ma, B(x), A dog
     r"(?=\s*\Z|[.:：,;!)](?!\w)|\n|\s[-–—(]|[。，；、\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]"
     r"|\s(?=[^\x00-\x7f])|\s(?:because|since|as|for|due|given|with|which|by|but|rather|not|and not"
-    r"|instead|if|over)\b)"
+    r"|instead|if|over)\b|\s(?:is|are)(?:[.!]|\s*\Z))"
 )
 _PHRASE = re.compile(  # directly before a letter
-    r"(?:\b(?:correct|right|best|option|choice|selection|verdict)[*_]{0,2}"
-    r"(?:\s?[:：]|\s(?:\w{1,20}\s){0,3}(?:is|are|be)[:,]?)"
-    r"|\b(?:go(?:ing)? with|choose|chose|pick|select|leaves|leaving|think|believe|guess|say)"
-    r"|\b(?:it|this|that|which)(?:['’]s|\s(?:is|must be|has to be|should be|would be))"
-    r"|\b(?:therefore|thus|hence|so),?(?=\s)|选择?|選)"
-    rf"(?:\s(?:that|clearly|definitely|probably|likely|only))?\s{{0,3}}{_OPTION}{_OPEN}\Z",
-    re.IGNORECASE,
+    rf"""
+    (?: \b(?:correct|right|best|option|choice|selection|verdict)[*_]{{0,2}}   # the best choice is
+        (?: \s?[:：] | \s(?:\w{{1,20}}\s){{0,3}}(?:is|are|be)[:,]? )
+      | \b(?:go(?:ing)?\swith|choose|chose|pick|select|leaves|leaving|think|believe|guess|say|meant)
+      | \b(?:it|this|that|which)(?:['’]s|\s(?:is|must\sbe|has\sto\sbe|should\sbe|would\sbe))
+      | \b(?:therefore|thus|hence|so|actually|rather),?(?=\s)
+      | \b(?:no|wait|sorry)[,.:;!…—–-]{{1,3}}(?=\s)                         # No, B is.
+      | 选择? | 選
+    )
+    (?:\s(?:that|clearly|definitely|probably|likely|only))?\s{{0,3}}{_OPTION}{_OPEN}\Z
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
 _CALLED = re.compile(  # directly behind it
-    rf"{_CLOSE}(?:[.:)]{{1,2}}[*_]{{0,2}} [^.;\n]{{1,80}}?)?[*_]{{0,3}}\s"
-    r"(?:(?:is|are|must be|would be|as|ist)\s)?(?:therefore\s|thus\s)?(?:the\s)?"
-    r"(?:only\s|most\s)?[*_]{0,2}(?:correct|right|best|answer|richtig)\b(?!-)"
+    rf"""
+    {_CLOSE} (?: [.:)]{{1,2}}[*_]{{0,2}}\ [^.;\n]{{1,80}}? )? [*_]{{0,3}} \s    # B. Paris
+    (?: (?:is|are|must\ be|would\ be|as|ist)\s )? (?:therefore\s|thus\s)? (?:the\s)?
+    (?:only\s|most\s)? [*_]{{0,2}} (?:correct|right|best|answer|richtig)\b (?!-)  # not best-known
+    """,
+    re.VERBOSE,
+)
+_REMARK = (  # about an option: `A) is too small`
+    r"(?i:is|isn|are|was|does|doesn|can|cannot|could|would|has|not|too|no|wrong|incorrect|false)\b"
 )
 _TEXT_COMMAND = re.compile(r"\\(?:text[a-z]{0,4}|math[a-z]{2}|mbox|bf|rm)\s?\{([^{}]*)\}")
 
@@ -76,19 +91,46 @@ def _patterns_of(letters: str) -> _Patterns:
     joined = rf"(?:(?:\s?[,/|&]\s?+|\s(?={_AND}\s))(?:{_AND}\s){{0,2}}|[–—-]){further}"
     return _Patterns(
         run=re.compile(
-            rf"{upper}(?<![A-Za-z0-9_'’\\].)(?:[)\]]?(?:,|\sand|\sor|,\sand|,\sor)\s[(\[]?{upper})*"
-            r"(?![A-Za-z0-9_+#'’^]|-\w|\s?=|\.[A-Za-z])",
-            re.DOTALL,
+            rf"""
+            {upper} (?<![A-Za-z0-9_'’\\].)                                     # no word's end
+            (?: [)\]]? (?:,|\sand|\sor|,\sand|,\sor)\s [(\[]?{upper} )*        # A, B and C
+            (?! [A-Za-z0-9_+#'’^] | -\w | \s?= | \.[A-Za-z] )                  # A+, A-level, A = 3
+            """,
+            re.DOTALL | re.VERBOSE,
         ),
+        small=re.compile(rf"(?<=ption|hoice)\s?:?\s?[(*_]{{0,3}}({letter})(?![\w'’^-])"),
         head=re.compile(
             rf"{_OPEN}(?i:either\s|both\s)?{_OPTION}{_OPEN}{letter}{_CLOSE}(?:{joined}){{0,25}}{_END}"
         ),
         alternative=re.compile(
-            rf"(?:\bor\s(?:maybe\s|perhaps\s|possibly\s)?|\s/\s){_OPEN}{_OPTION}({upper})"
-            r"(?=[).:\]*]|\s[(–—-]|\Z)"
+            rf"""
+            (?: \bor\s(?:maybe\s|perhaps\s|possibly\s)? | \s/\s )              # or maybe; A / B
+            {_OPEN}{_OPTION}({upper}) (?= [).:\]*] | \s[(–—-] | \Z )
+            """,
+            re.VERBOSE,
         ),
         marked=re.compile(rf"[(\[]\s?({upper})\s?[)\]]"),
-        line=re.compile(rf"[ \t>*_-]{{0,8}}(?:[(\[]{upper}[)\]]|{upper}[*_]{{0,2}}[).])(?!\w)"),
+        line=re.compile(
+            rf"""
+            [ \t>*_-]{{0,8}}
+            (?: (?!I){upper}[*_]{{0,2}}[,;:]?\s(?:because|since)\b             # B, because; not I
+              | (?: (?i:option|choice)\s{letter}[*_]{{0,2}}[).:]               # Option b:
+                  | [(\[]{upper}[)\]]                                          # (B)
+                  | {upper}[*_]{{0,2}}[).] )                                   # B.
+                (?! \w | \W{{1,6}}{_REMARK} ) )                                # B) is too small
+            """,
+            re.VERBOSE,
+        ),
+        row=re.compile(
+            rf"""
+            ^ [ \t|*_`(\[]{{0,12}} ({upper}) [ \t*_`)\]]{{0,8}}                # | **B**
+            (?: [.:)\]][^|\n]{{0,200}} )?                                      # . Paris
+            (?: \| (?!\s?\w\s?\|) [^|\n]{{0,200}} ){{0,6}}? \|                 # | further cells |
+            [ \t*_`]{{0,8}} (?: [✅✔✓☑] | (?i:correct|right)(?i:\sanswer)? )    # ✅, Correct answer
+            [ \t*_`.!✅✔✓☑]{{0,8}} (?:\||$)
+            """,
+            re.MULTILINE | re.VERBOSE,
+        ),
     )
 
 
@@ -99,8 +141,8 @@ def read_choice(
     answer: str | None, letters: str = "ABCD", *, options: Sequence[str] = ()
 ) -> Agreed[frozenset[str]]:
     """Find the options that an answer names: none, one, or several if it does not decide."""
-    text = visible_answer(answer)
-    if text is None:
+    text = kept(visible_answer(answer) or "")
+    if not text:
         return Agreed()
 
     def read(statement: Statement) -> frozenset[str] | None:
@@ -110,13 +152,10 @@ def read_choice(
         return _named(value, letters, tuple(options)) or None
 
     agreed = agree(text, statements(text), read)
-    if agreed.reading or agreed.problem:
-        return agreed
-    text = _folded(text[-_MAX_TEXT:], letters)
-    agreed = agree(text, _phrases(text, letters), read)
-    if agreed.reading or agreed.problem:
-        return agreed
-    return Agreed(_by_lines(text, letters, tuple(options)) or None)
+    if not any(agreed):
+        text = _folded(text[-_MAX_TEXT:], letters)
+        agreed = agree(text, _phrases(text, letters), read)
+    return agreed if any(agreed) else Agreed(_by_lines(text, letters, tuple(options)) or None)
 
 
 def _folded(text: str, letters: str) -> str:
@@ -183,19 +222,28 @@ def _letters_in(text: str, letters: str) -> frozenset[str]:
 
 def _phrases(text: str, letters: str) -> list[Statement]:
     """Find the letters that a phrase before or behind them calls the answer."""
+    patterns = _patterns_of(letters)
     found: list[Statement] = []
-    for run in list(_patterns_of(letters).run.finditer(text))[-_MAX_LETTERS:]:
-        before = text[max(0, run.start() - 80) : run.start()]
+    if rows := list(patterns.row.finditer(text)) if "|" in text else []:
+        value = ", ".join(row[1] for row in rows)
+        found.append(Statement(value, Strength.SENTENCE, rows[0].start(), rows[-1].end()))
+    runs = list(patterns.run.finditer(text))[-_MAX_LETTERS:]
+    if "ption" in text or "hoice" in text:
+        runs += [run for run in patterns.small.finditer(text) if run[1].islower()][-_MAX_LETTERS:]
+    for run in runs:
+        group = run.lastindex or 0
+        start, end, value = run.start(group), run.end(), run[group]
+        before = text[max(0, start - 80) : start]
         phrase = _PHRASE.search(before)
-        value, end = run[0], run.end()
-        if phrase and _patterns_of(letters).head.match(text, run.start()):
+        head = patterns.head.match(text, start) if phrase else None
+        if phrase and head and head.end() >= end:  # not `so A, B and C are wrong`
             before = before[: phrase.start()]
-            value, end = sentence_at(text, run.start())
-        elif not _CALLED.match(text, run.end(), run.end() + 140):
+            value, end = sentence_at(text, start)
+        elif not _CALLED.match(text, end, end + 140):
             continue
-        if not is_denied(before):
-            found.append(Statement(value, Strength.SENTENCE, run.start(), end))
-    return found
+        if not is_denied(before) and not ASKED.match(text, run.end()):
+            found.append(Statement(value, Strength.SENTENCE, start, end))
+    return sorted(found, key=lambda statement: statement.start)
 
 
 def _by_lines(text: str, letters: str, options: tuple[str, ...]) -> frozenset[str]:
@@ -207,13 +255,13 @@ def _by_lines(text: str, letters: str, options: tuple[str, ...]) -> frozenset[st
     lines = [line.strip() for line in text.split("\n")]
     if len(lines) == 1 and (letter := _by_text(text, letters, options)):
         return frozenset(letter)
-    if patterns.head.fullmatch(lines[-1].rstrip(".")):
-        alone = [line for line in lines if patterns.head.fullmatch(line.rstrip("."))]
+    if patterns.head.fullmatch(lines[-1].rstrip(".!")):
+        alone = [line for line in lines if patterns.head.fullmatch(line.rstrip(".!"))]
         named = {_letters_in(line, letters) for line in alone}
         return named.pop() if len(named) == 1 else frozenset()
     marked = [line for line in lines if patterns.line.match(line)]
-    is_explained = bool(options) and not any(_with_texts(m, letters, options) for m in marked[1:])
-    if marked == [lines[-1]] or (marked[:1] == [lines[0]] and (is_explained or len(marked) == 1)):
+    own = [line for line in marked if _with_texts(line, letters, options)]  # with their texts
+    if marked == [lines[-1]] or (marked[:1] == [lines[0]] and marked[:1] in (marked, own)):
         return _named(marked[0], letters, options)
     return frozenset()
 
@@ -239,16 +287,17 @@ def _plain(text: str) -> str:
 def _check(*, letters: str = "ABCD", options: Sequence[str] = (), **_: object) -> None:
     if not letters.strip() or len(set(letters)) < len(letters):
         raise InvalidInput(
-            f"`letters` are the options' letters in one text, each once, as 'ABCD', got {letters!r}"
+            f"`letters` must be the options' letters in one text, each once, as "
+            f"'ABCD', got {letters!r}"
         )
     if isinstance(options, str) or len(options) > len(letters):
         raise InvalidInput(
-            f"`options` is a list of the options' texts, at most {len(letters)} of them, got "
+            f"`options` must be a list of the options' texts, at most {len(letters)} of them, got "
             f"{options!r:.100}; for more, say `letters={LETTERS[: len(options)]!r}`"
         )
 
 
-@grader(version=6, check=_check)
+@grader(version=7, check=_check)
 def grade_choice(
     answer: str | None,
     target: str | Collection[str],
@@ -262,11 +311,12 @@ def grade_choice(
     A stated answer (box, tag, key, `Answer: C`, `the answer is C`) chooses an option by its letter
     or its full text; statements that name no option are ignored. If no statement names one, these
     count: a letter that a phrase calls the answer (`I would go with C`, `option C is correct`), a
-    reply that is an option's text, a last line that is a letter, or a first or last line like `C)
-    Paris`. Different answers are ambiguous and graded 0, unless a later one corrects the earlier
-    ones. A letter in running text never counts, nor does one after `not`, `if` or `wrong`. Two
-    letters joined by a comma, a slash, `and` or `or` are two answers, and so are a letter and
-    another option's text: both are graded 0.
+    row of a table with the verdict `correct`, a reply that is an option's text, a last line that is
+    a letter, or a first or last line like `C) Paris`, `Option C: 42` or `C, because …`. Different
+    answers are ambiguous and graded 0, unless a later one corrects the earlier ones; what is taken
+    back (`Actually, no`) does not count. A letter in running text never counts, nor does one in a
+    question, or after `not`, `if` or `wrong`. Two letters joined by a comma, a slash, `and` or `or`
+    are two answers, and so are a letter and another option's text: both are graded 0.
 
     Args:
         answer: The reply.

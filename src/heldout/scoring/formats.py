@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from heldout.chat.reasoning import fenced
+from heldout._reasoning import fenced
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import BOX, answer_text, read_box
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
@@ -48,7 +48,7 @@ _KINDS = {"any": (object, "anything"), "object": (dict, "an object"), "list": (l
 
 def _check_kind(*, kind: str = "any") -> None:
     if kind not in _KINDS:
-        raise InvalidInput(f"kind is any, object or list, got {kind!r}")
+        raise InvalidInput(f"kind must be any, object or list, got {kind!r}")
 
 
 @grader(version=1, check=_check_kind)
@@ -148,7 +148,7 @@ def _check_length(
     *, unit: str = "characters", at_least: int = 1, at_most: int | None = None
 ) -> None:
     if unit not in ("characters", "words", "lines"):
-        raise InvalidInput(f"unit is characters, words or lines, got {unit!r}")
+        raise InvalidInput(f"unit must be characters, words or lines, got {unit!r}")
     if at_least < 0 or (at_most is not None and at_most < at_least):
         raise InvalidInput(f"no length is at least {at_least} and at most {at_most}")
 
@@ -190,7 +190,7 @@ def has_length(
 
 def _check_tags(*, tags: Sequence[str] = ("answer",), nothing_else: bool = False) -> None:
     if isinstance(tags, str) or not tags or not all(re.fullmatch(r"[\w.:-]+", tag) for tag in tags):
-        raise InvalidInput(f"tags are names such as ['think', 'answer'], got {tags!r:.100}")
+        raise InvalidInput(f"tags must be names such as ['think', 'answer'], got {tags!r:.100}")
 
 
 @grader(version=1, check=_check_tags)

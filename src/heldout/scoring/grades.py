@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from heldout._fingerprint import set_version
-from heldout._format import cut
+from heldout._core.format import cut
+from heldout.store.fingerprint import set_version
 from heldout.types import Metric, Score
 
 LONGEST_KEPT = 500  # characters of what was extracted that a metric keeps

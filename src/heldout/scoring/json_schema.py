@@ -1,4 +1,4 @@
-"""JSON checked against a schema by `jsonschema-rs` (in heldout[schemas]), compiled once.
+"""JSON checked against a schema by `jsonschema-rs` (extra `schemas`), compiled once.
 
 `compiled(schema)` keeps the last few hundred schemas by their content, so it may be called for
 every answer. A $ref to anything outside the schema is refused; nothing is ever fetched. A `pattern`
@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from heldout._extras import missing_extra
-from heldout._format import cut
-from heldout.chat.reasoning import fenced
+from heldout._core.extras import missing_extra
+from heldout._core.format import cut
+from heldout._reasoning import fenced
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text
 from heldout.scoring.formats import NotJSON, parse_json
@@ -88,7 +88,7 @@ def _compiled(content: bytes) -> Schema:
             pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=PATTERN_STEPS),
             offline=True,
         )
-    except ValueError as error:  # of which jsonschema_rs.ValidationError is one
+    except ValueError as error:  # jsonschema_rs.ValidationError is one
         hint = "; nothing is fetched: put what a $ref names under $defs" * (b'"$ref"' in content)
         raise InvalidInput(
             f"not a JSON schema: {_short(getattr(error, 'message', str(error)))}{hint}; "

@@ -87,7 +87,7 @@ def _texts(target: Any) -> list[str]:
         is_item = isinstance(item, str | int | float) and not isinstance(item, bool)
         if not is_item or not visible(str(item)).strip():
             raise InvalidInput(
-                "the target (ground_truth) is a list of texts, none empty, or numbers, got "
+                "the target (ground_truth) must be a list of texts, none empty, or numbers, got "
                 f"{target!r:.100}"
             )
     return [visible(str(item)) for item in items]
@@ -96,7 +96,7 @@ def _texts(target: Any) -> list[str]:
 # --- Lists and sets -----------------------------------------------------------------------------
 
 
-@grader(version=6)
+@grader(version=7)
 def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade 1 if the answer lists the target's items, in the same order.
 
@@ -119,7 +119,7 @@ def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> G
     return _grade_items(answer, target, list, common_length if partial else None)
 
 
-@grader(version=6)
+@grader(version=7)
 def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
     """Grade 1 if the answer lists the target's items, in any order; repeated items count once.
 
@@ -136,11 +136,9 @@ def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Gr
     Raises:
         InvalidInput: The target is not a list of texts or numbers.
     """
-    return _grade_items(answer, target, set, _count_shared if partial else None)
-
-
-def _count_shared(ours: set[str], theirs: set[str]) -> int:
-    return len(ours & theirs)
+    return _grade_items(
+        answer, target, set, (lambda ours, theirs: len(ours & theirs)) if partial else None
+    )
 
 
 def _grade_items(
@@ -166,7 +164,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-@grader(version=6)
+@grader(version=7)
 def grade_spans(
     answer: str | None, target: Spans | Sequence[Spans], *, exact: bool = False
 ) -> Grade:

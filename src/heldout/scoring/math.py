@@ -23,12 +23,13 @@ from unicodedata import normalize
 
 import anyio.lowlevel
 
-from heldout._extras import missing_extra
+from heldout._core.extras import missing_extra
 from heldout.errors import InvalidInput, TaskTimeout, WorkerDied, WorkerError
 from heldout.scoring.answers import (
     Statement,
     Strength,
     clean,
+    kept,
     standing,
     statements,
     visible,
@@ -38,15 +39,12 @@ from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.number import VULGAR
 from heldout.scoring.process_pool import Pool
 
-VERSION = 6
-"""Goes up with every change of what is extracted or held equal."""
-PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy")
-"""They decide as well: scores of other versions of them may differ."""
+VERSION = 7  # goes up with every change of what is extracted or held equal
+PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy")  # that decide as well
+# Characters of a target, of a statement, or of the end of a text that is searched with `last`:
+# math-verify's patterns take cubic time on some texts.
 MAX_LENGTH = 4000
-"""Characters of a target, of a statement, or of the end of a text that is searched with `last`:
-math-verify's patterns take cubic time on some texts."""
-MAX_ALONE = 500
-"""Characters of a text that may be nothing but an expression."""
+MAX_ALONE = 500  # characters of a text that may be nothing but an expression
 MAX_SHOWN = 500
 MAX_STATEMENTS = 8
 
@@ -244,6 +242,7 @@ def stated_expressions(text: str, *, last: bool) -> list[list[str]]:
     In a group, the last statement comes first. There is no group where nothing is stated, unless
     `last` asks for the end of the text, or where the last statement breaks off.
     """
+    text = kept(text)
     stated = statements(text)
 
     def read(statement: Statement) -> int | None:

@@ -17,11 +17,13 @@ from typing import Literal, NamedTuple
 
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import (
+    ASKED,
     Agreed,
     Statement,
     Strength,
     agree,
     is_denied,
+    kept,
     statements,
     visible,
     visible_answer,
@@ -46,14 +48,23 @@ _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10
 _NAMES = "zero one two three four five six seven eight nine ten eleven twelve"
 _WORDS = {word: n for n, word in enumerate(_NAMES.split())}
 _NUMBER = re.compile(
-    r"(?=[-+$€£¥₹.\d])(?<![\w.,^])(?!^\d{1,3}[.)]\s)(?P<sign>[-+])?"
-    r"(?:[$€£¥₹]\s?(?P<sign2>-)?)?"
-    r"(?P<digits>\d{1,3}(?: \d{3})+(?:\.\d+)?(?!\d)|\d++(?:[.,]\d++)*+|\.\d++)(?!(?:st|nd|rd|th)\b)"
-    r"(?:[eE](?P<e>[-+]?\d{1,4})(?!\w)"
-    r"|(?P<ten>\s?[*xX]\s?10)?(?:\^|\*\*)\s?[{(]?(?P<power>[-+]?\d{1,4})[})]?"
-    r"|\s?/\s?(?P<over>\d+)(?![\d/])|\s(?:and\s)?(?P<above>\d+)\s?/\s?(?P<below>\d+)(?![\d/]))?"
-    r"(?P<percent>\s?(?:%|(?i:per\s?cent)\b))?(?:\s{1,2}(?P<scale>(?i:thousand|million|billion|trillion))s?\b)?",
-    re.MULTILINE,
+    r"""
+    (?=[-+$€£¥₹.\d]) (?<![\w.,^]) (?<!nearest\ )(?<!nearest\ [$€£¥₹])
+    (?! ^\d{1,3}[.)]\s                                                # the number of a list's item
+      | (?:(?<=\bto\ )|(?<=\bwith\ ))\d{1,2}\s(?:dec|d\.?p\b|s\.?f\b|sig) )  # 3.14 to 2 decimals
+    (?P<sign>[-+])? (?:[$€£¥₹]\s?(?P<sign2>-)?)?
+    (?P<digits> \d{1,3}(?:\ \d{3})+(?:\.\d+)?(?!\d) | \d++(?:[.,]\d++)*+ | \.\d++ )
+    (?!(?:st|nd|rd|th)\b)
+    (?:
+        [eE](?P<e>[-+]?\d{1,4})(?!\w)                                         # 1e3
+      | (?P<ten>\s?[*xX]\s?10)?(?:\^|\*\*)\s?[{(]?(?P<power>[-+]?\d{1,4})[})]?  # 2 x 10^3
+      | \s?/\s?(?P<over>\d+)(?![\d/])                                       # 1/2
+      | \s(?:and\s)?(?P<above>\d+)\s?/\s?(?P<below>\d+)(?![\d/])            # 3 1/2
+    )?
+    (?P<percent>\s?(?:%|(?i:per\s?cent)\b))?
+    (?:\s{1,2}(?P<scale>(?i:thousand|million|billion|trillion))s?\b)?
+    """,
+    re.MULTILINE | re.VERBOSE,
 )
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{2,3})*,\d{3}")
 _MAX_DIGITS = 400
@@ -145,17 +156,37 @@ def _decimal(written: str, decimal: Decimal) -> Fraction | None:
 _SIMPLE = re.compile(r"-?\$?(?:[0-9]{1,15}|[0-9]{1,3}(?:,[0-9]{3}){1,5})(?:\.[0-9]{1,15})?%?")
 _DIGIT = re.compile(r"[\d¼-¾⅐-⅞]")
 _EQUATIONS = re.compile(r"=[^=]*(?:[,;]|\band\b|\bor\b)[\s$\\(]{0,4}[^\W\d_]\w{0,8}\s?=")
-_EXPLAINS = re.compile(
-    r"[,;]\s(?![\d$-])|\s\((?!\d+\)|or\b)|\.\s|\s(?:because|since|where|when|as|so|using)\b"
+_ELSE = r"(?:or|maybe|perhaps|possibly)\b"
+_EXPLAINS = re.compile(  # what is behind it is about the number, and no second one
+    rf"""
+    [,;]\s (?! {_ELSE}(?:\s\w+)?\s[\d.]+\s*\Z | [\d$-] )      # 7, which is; not 7, or 8
+  | \s\( (?! \d+\) | {_ELSE} )                               # 7 (3 + 4)
+  | \.\s (?! \d+(?:[.,;]|\Z) )                               # 7. That is
+  | \s (?:because|since|where|when|as|so|using)\b
+    """,
+    re.VERBOSE,
 )
-_BAD_BEFORE = re.compile(  # in an expression, a time or a bound
-    r"(?:[√^_±{≤≥≠]|(?<![=-])[<>!]=?|(?:[\d)\]}%π]|\b[a-z]) ?[-+*/]"
-    r"|\\[a-z]{1,12}(?:_\w)?[{(]?)\s?\Z|(?:\d:|\w\(|-\(?)\Z"
+_BAD_BEFORE = re.compile(
+    r"""
+    (?: [√^_±{≤≥≠] | \+/- | (?<![=-])[<>!]=?              # a bound
+      | (?:[\d)\]}%π]|\b[a-z])\ ?[-+*/] | [\d)]\ ?[xX]    # an expression
+      | [a-z]\ [-+*/x](?=\ ) | \\[a-z]{1,12}(?:_\w)?[{(]? )\s?\Z
+  | [\d)%]\s(?:[^\W\d_]{1,9}\s)?(?:times|plus|minus|over|mod|(?:out\ )?of|(?:\w{7,10}\ )?by)\s\Z
+  | \d%?[ \t]{1,9}\Z                                     # one of several, 1 2 3
+  | (?: \d: | \w\( | -\(? )\Z                            # a time
+    """,
+    re.VERBOSE,
 )
-_SUSPECT = frozenset("√^_±{≤≥≠<>=!+-*/:(")  # ends what makes a number unfit, but for a command
+_SUSPECT = frozenset("√^_±{≤≥≠<>=!+-*/:(%xXsryfd0123456789")  # ends what makes a number unfit
 _BAD_BEHIND = re.compile(
-    r"\s?(?:[π√±^_{*+]|\\[a-z]|[-/]\s?(?:[\d(\\]|[a-z]\b)|(?:pi|squared|cubed|mod|and a half)\b)"
-    r"|[(!](?=\w)|[:.,]\d|\.\.|…|[xyznieabckMB](?![^\W\d_])|\s[xyz]\b|[万亿百千]"
+    r"""
+    \s? (?: [π√±^_{*+] | \\[a-z]                             # an expression goes on
+          | [-/]\s?(?:[\d(\\]|[a-z]\b)                       # a range, a quotient
+          | (?:pi|squared|cubed|mod|and\ a\ half)\b )
+  | [(!](?=\w) | [:.,]\d | \.\. | …                          # a call, a time, 3...
+  | [xyznieabckMB](?![^\W\d_]) | \s[xyz]\b | [万亿百千]       # 3x, 5k, 3 万
+    """,
+    re.VERBOSE,
 )
 
 
@@ -189,7 +220,7 @@ def _fit(text: str, match: re.Match[str], decimal: Decimal) -> Number | None:
     """Read a match, unless it is part of an expression, a time or a bound, or is denied."""
     before = text[max(0, match.start() - 40) : match.start()]
     is_suspect = before.rstrip(" ")[-1:] in _SUSPECT or "\\" in before
-    if is_suspect and _BAD_BEFORE.search(before[-16 if "\\" in before else -4 :]):
+    if is_suspect and _BAD_BEFORE.search(before[-30:]):
         return None
     if _BAD_BEHIND.match(text, match.end()) or is_denied(before):
         return None
@@ -207,24 +238,43 @@ def _word_number(text: str) -> Number | None:
 # --- The last number of a text ------------------------------------------------------------------
 
 _MAX_TEXT = 2000  # characters at the end that are looked at
+_MAX_SKIPPED = 50
 _OR = r"(?:\b(?:or|and|maybe|perhaps|possibly)\b)"
-_LISTED = re.compile(  # 5, 6, or 7; p = 5, q = 7; one below the other
-    rf"\d%?\s*(?:[,;/|]|{_OR})[\s,;/|$*]*(?:{_OR}\s+)*(?:[^\W\d_]\w{{0,8}}\s?=\s?)?\Z"
-    r"|^\W*(?:\d{1,2}[.)]\s+)?[\d.,]+%?[ \t]*\n\W*(?:\d{1,2}[.)]\s+)?\Z",
-    re.MULTILINE,
+_UNIT = r"(?:\s[^\W\d_][^\s(),;]{0,20})"
+_LISTED = re.compile(
+    rf"""
+    \d%?\s*(?:[,;/|]|{_OR})[\s,;/|$*]*(?:{_OR}\s+)*(?:[^\W\d_]\w{{0,8}}\s?=\s?)?\Z  # 5, 6, or 7
+  | \d{_UNIT}{{0,2}}\s\(?{_ELSE}\s(?:{_OR}\s)?(?:[^\W\d_]\w{{0,8}}\s?=\s?)?\Z     # 5 km or 6 km
+  | (?:(?<![\d.,])\d[\d.,]*+[^\w=:>→⇒\n]++){{2}}\Z                       # 5 - 6 - 7
+  | ^\W*(?:\d{{1,2}}[.)]\s+)?[\d.,]+%?[ \t]*\n\W*(?:\d{{1,2}}[.)]\s+)?\Z    # one below the other
+    """,
+    re.MULTILINE | re.VERBOSE,
 )
+# In brackets behind a number and its unit: 15 dollars (3 x 5).
+_ASIDE = re.compile(rf"\d[^\s()]{{0,20}}{_UNIT}{{0,3}}\s\((?!{_ELSE}|±|\+/)[^()\n]*\Z")
 
 
 def last_number(text: str, *, decimal: Decimal = ".") -> Number | None:
-    """Find the last number of a text, unless it is one of several, part of something, or denied."""
+    """Find the last number of a text, unless it is one of several, part of something, or denied.
+
+    Numbers in a question, or in brackets behind another number, are passed over.
+    """
     near = _plain(text[-_MAX_TEXT:])
     matches = list(_NUMBER.finditer(near))
-    if not matches:
-        return _word_number(text)
-    start = matches[-1].start()
-    is_half = not start and len(text) > _MAX_TEXT
-    is_listed = _LISTED.search(near[max(0, start - 80) : start])
-    return None if is_half or is_listed else _fit(near, matches[-1], decimal)
+    restated: Number | None = None  # 3/4 (75%)
+    for match in matches[: -_MAX_SKIPPED - 1 : -1]:
+        start = match.start()
+        before = near[max(0, start - 120) : start]
+        if is_aside := "(" in before and _ASIDE.search(before) is not None:
+            is_alone = before.endswith("(") and near.startswith(")", match.end())
+            restated = _read(match, decimal) if is_alone else restated
+        if is_aside or ASKED.match(near, match.end()):
+            continue
+        is_half = not start and len(text) > _MAX_TEXT
+        number = None if is_half or _LISTED.search(before) else _fit(near, match, decimal)
+        is_other = number and restated and not _is_same(number, restated, 0.0, 0.0)
+        return None if is_other else number
+    return None if matches else _word_number(text)
 
 
 # --- Grading ------------------------------------------------------------------------------------
@@ -235,12 +285,12 @@ def _check(
 ) -> None:
     for name, value in (("absolute", absolute), ("relative", relative)):
         if not 0 <= value < math.inf:
-            raise InvalidInput(f"a tolerance is a number from 0 on, got {name}={value!r:.100}")
+            raise InvalidInput(f"a tolerance must be a number from 0 on, got {name}={value!r:.100}")
     if decimal not in (".", ","):
-        raise InvalidInput(f"decimal is '.' or ',', got {decimal!r:.100}")
+        raise InvalidInput(f"decimal must be '.' or ',', got {decimal!r:.100}")
 
 
-@grader(version=6, check=_check)
+@grader(version=7, check=_check)
 def grade_number(
     answer: str | None,
     target: float | str | Fraction,
@@ -255,10 +305,12 @@ def grade_number(
     Reads stated answers (box, tag, key, `#### 7`, `Answer: 7`, `the answer is 7`) that consist of a
     number, with a unit or a remark; in a sentence, at most one word may precede it. Statements
     without a number are ignored. Different numbers are ambiguous and graded 0, unless a later one
-    corrects the earlier ones. In an equation, the right-hand side of the last `=` counts. If there
-    is no box, tag, key, `####` or label, the last number of the text counts, unless it is one of
-    several (`5, 6 or 7`). Graded 0: two different numbers in one statement, an expression (`2x`, `3
-    + 4`), a time, a date, or a number after `not`, `if`, `wrong` or `<`.
+    corrects the earlier ones; what is taken back (`Actually, no`) does not count. In an equation,
+    the right-hand side of the last `=` counts. If there is no box, tag, key, `####` or label, the
+    last number of the text counts, unless it is one of several (`5, 6 or 7`); those in a question,
+    or in brackets behind another one (`15 dollars (3 x 5)`), are passed over. Graded 0: two
+    different numbers in one statement, an expression (`2x`, `3 + 4`, `4 x 6`), a time, a date, or a
+    number after `not`, `if`, `wrong` or `<`.
 
     `50%` equals 50 and also 0.5; tolerances apply to both. A float target with decimals is compared
     to nine digits, as floats are rounded.
@@ -282,7 +334,8 @@ def grade_number(
         _check(absolute=absolute, relative=relative, decimal=decimal)
     if isinstance(target, bool) or not isinstance(target, _Target):
         raise InvalidInput(
-            f"the target (ground_truth) is a number, or a text that is one, got {target!r:.100}"
+            f"the target (ground_truth) must be a number, or a text that is one, got "
+            f"{target!r:.100}"
         )
     reference = _read_target(target, decimal)
     text = visible_answer(answer)
@@ -303,6 +356,7 @@ def grade_number(
             return one == other
         return _is_same(one, other, 0.0, 0.0)
 
+    text = kept(text)
     stated = statements(text)
     agreed: Agreed[Number | str] = agree(text, stated, read, same)
     number, problem = agreed

@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -33,9 +34,9 @@ from typing import Any
 
 import msgspec
 
-from heldout._aio import wait_for
-from heldout._memory import available_cores
-from heldout._secrets import is_secret_name
+from heldout._core.aio import wait_for
+from heldout._core.memory import available_cores
+from heldout._core.secrets import is_secret_name
 from heldout.errors import (
     InvalidInput,
     TaskFailed,
@@ -44,8 +45,10 @@ from heldout.errors import (
     WorkerError,
     printable_error,
 )
+from heldout.sandbox.supervisor.stalls import Stalls
 
 MAX_SECONDS = 86_400.0
+TICK = 0.1
 START_SECONDS = 120.0
 """Time for a worker to start and prepare."""
 
@@ -187,10 +190,20 @@ class _PoolWorker:
             self.connection.send_bytes(request)
         return self.receive(seconds)
 
+    def _poll(self, seconds: float) -> bool:
+        """Wait for a reply; time in which the machine stood still does not count."""
+        stalls, began = Stalls(), time.monotonic()
+        while (left := began + seconds + stalls.since(began) - time.monotonic()) > 0:
+            slept = min(left, TICK)
+            if self.connection.poll(slept):
+                return True
+            stalls.wake(slept)
+        return self.connection.poll(0)
+
     def receive(self, seconds: float) -> Any:
         self.is_usable = False
         try:
-            if not self.connection.poll(seconds):
+            if not self._poll(seconds):
                 raise TaskTimeout(f"not done after {seconds:g} s, and its process was killed")
             result, failure, self.is_usable = msgspec.msgpack.decode(self.connection.recv_bytes())
         except (EOFError, OSError):

@@ -1,7 +1,7 @@
 r"""Regexes as graders, on an engine with linear time.
 
 Python's `re` backtracks and has no timeout: `(a+)+$` on thirty letters takes minutes. So patterns
-run on RE2 (`google-re2`, in heldout[patterns]), and there is no fallback to `re`: the same pattern
+run on RE2 (`google-re2`, the extra `patterns`), and there is no fallback to `re`: the same pattern
 would mean two things. What differs (https://github.com/google/re2/wiki/Syntax): no look-around and
 no back-references; the end of the text is `\z`, and `$` without `(?m)` means just that; `\d`, `\w`,
 `\s` and `\b` are ASCII (`\p{L}` is any letter, `\p{Nd}` any digit).
@@ -17,7 +17,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from heldout._extras import missing_extra
+from heldout._core.extras import missing_extra
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
@@ -94,7 +94,7 @@ def grade_captured(
     is_text = isinstance(target, str | int | float) and not isinstance(target, bool)
     if not is_text or not str(target).strip():
         raise InvalidInput(
-            f"the target (ground_truth) is a text, not empty, or a number, got {target!r:.100}"
+            f"the target (ground_truth) must be a text, not empty, or a number, got {target!r:.100}"
         )
     grade = grade_pattern(answer, pattern=pattern, ignore_case=ignore_case)
     if grade.value == 0.0:

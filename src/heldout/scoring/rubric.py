@@ -30,11 +30,12 @@ from typing import Any
 import anyio
 import msgspec
 
-from heldout._aio import settle
-from heldout._fingerprint import describe_callable, version_of
+from heldout._core.aio import settle
+from heldout._core.current_attempt import calling_part
 from heldout.errors import InvalidInput, ScoringFailed, printable_error
 from heldout.scoring.answers import final_answer
 from heldout.scoring.grades import Grade, check_options, is_number
+from heldout.store.fingerprint import describe_callable, version_of
 from heldout.types import Metric, Sample, Score, Trajectory
 
 GIVEN = ("answer", "text", "target", "sample", "trajectory")
@@ -93,7 +94,7 @@ def part(
         InvalidInput: The function cannot be called so, or an option is wrong.
     """
     if not callable(function):
-        raise InvalidInput(f"a part of a rubric is a function, got {function!r:.100}")
+        raise InvalidInput(f"a part of a rubric must be a function, got {function!r:.100}")
     own_name = getattr(function, "name", None)  # judges have one
     default = own_name if isinstance(own_name, str) else _name_of(function).removeprefix("grade_")
     name = name or default
@@ -106,7 +107,7 @@ def part(
         )
     try:
         if weight is not None and not (math.isfinite(weight) and weight >= 0):
-            raise InvalidInput(f"a weight is a number >= 0, got {weight!r}")
+            raise InvalidInput(f"a weight must be a number >= 0, got {weight!r}")
         asks_for = _find_parameters(function, options)
         check_options(function, options)
     except InvalidInput as problem:
@@ -185,7 +186,9 @@ class Rubric:
         values: list[Any] = []
         try:
             for p in self.parts:
-                values.append(p.function(**{key: inputs[key] for key in p.asks_for}, **p.options))
+                with calling_part(p.name, p.function):
+                    given = {key: inputs[key] for key in p.asks_for}
+                    values.append(p.function(**given, **p.options))
         except Exception as problem:
             for value in filter(inspect.iscoroutine, values):
                 value.close()  # it will not be awaited
@@ -197,7 +200,8 @@ class Rubric:
     async def _settle(self, values: list[Any]) -> Score:
         async def wait(index: int) -> None:
             try:
-                values[index] = await settle(values[index])
+                with calling_part(self.parts[index].name, self.parts[index].function):
+                    values[index] = await settle(values[index])
             except Exception as problem:
                 raise _failure(self.parts[index], problem) from problem
 

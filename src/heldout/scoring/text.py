@@ -23,6 +23,7 @@ from heldout.scoring.answers import (
     agree,
     clean,
     is_denied,
+    kept,
     statements,
     visible,
     visible_answer,
@@ -109,14 +110,18 @@ def _check(
     *, read: str = "stated", at_most: int | None = None, location: str = "end", **_: object
 ) -> None:
     if read not in ("stated", "whole"):
-        raise InvalidInput(f"read is 'stated' or 'whole', got {read!r:.100}")
+        raise InvalidInput(f"read must be 'stated' or 'whole', got {read!r:.100}")
     if location not in ("end", "begin", "any", "exact"):
-        raise InvalidInput(f"location is 'end', 'begin', 'any' or 'exact', got {location!r:.100}")
+        raise InvalidInput(
+            f"location must be 'end', 'begin', 'any' or 'exact', got {location!r:.100}"
+        )
     if at_most is not None and at_most < 1:
-        raise InvalidInput(f"at_most is a number of words from 1 on, or None, got {at_most!r:.100}")
+        raise InvalidInput(
+            f"at_most must be a number of words from 1 on, or None, got {at_most!r:.100}"
+        )
 
 
-@grader(version=6, check=_check)
+@grader(version=7, check=_check)
 def grade_exact(answer: str | None, target: Targets, *, read: AnswerScope = "stated") -> Grade:
     """Grade 1 if the answer equals the target, character for character.
 
@@ -143,7 +148,7 @@ def _is_same(text: str, target: str) -> float:
     return float(text == target.strip() or text == clean(target))
 
 
-@grader(version=6, check=_check)
+@grader(version=7, check=_check)
 def grade_match(
     answer: str | None, target: Targets, *, location: Location = "end", read: AnswerScope = "stated"
 ) -> Grade:
@@ -215,7 +220,7 @@ def _matches(text: str, target: str, location: str) -> float:
     return float(part == reference)
 
 
-@grader(version=6, check=_check)
+@grader(version=7, check=_check)
 def grade_includes(
     answer: str | None, target: Targets, *, read: AnswerScope = "whole", at_most: int | None = None
 ) -> Grade:
@@ -283,7 +288,7 @@ def _rouge_words(text: str) -> list[str]:
     return re.findall("[a-z0-9]+", text.lower())
 
 
-@grader(version=6, check=_check)
+@grader(version=7, check=_check)
 def grade_f1(answer: str | None, target: Targets, *, read: AnswerScope = "stated") -> Grade:
     """Grade word overlap with the target: the F1 of SQuAD's evaluation script.
 
@@ -320,7 +325,7 @@ def _f1(common: int, prediction: int, reference: int) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-@grader(version=6, check=_check)
+@grader(version=7, check=_check)
 def grade_rouge_l(answer: str | None, target: Targets, *, read: AnswerScope = "whole") -> Grade:
     """Grade the longest common subsequence of words: rouge-score's ROUGE-L F-measure.
 
@@ -406,9 +411,13 @@ def _read(answer: str | None, read: AnswerScope) -> tuple[str | None, str]:
 
 def stated_text(text: str) -> tuple[str | None, str]:
     """Return the stated answer of a visible text, else all of it; None and why it is ambiguous."""
-    stated = statements(text)
-    agreed: Agreed[str] = agree(text, stated, lambda statement: statement.value, _is_restated)
-    return agreed if stated else (text, "")
+    stated, left = statements(text), kept(text)
+    if not stated:
+        return text, ""
+    if left != text and not (stated := statements(left)):
+        return clean(left) or None, "the stated answer is taken back"
+    agreed: Agreed[str] = agree(left, stated, lambda statement: statement.value, _is_restated)
+    return agreed
 
 
 def _is_restated(one: str, other: str) -> bool:

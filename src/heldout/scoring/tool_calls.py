@@ -17,9 +17,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from heldout._format import cut
-from heldout.chat.finish_reasons import TOOL_CALLS
-from heldout.chat.messages import message_of
+from heldout._core.chat.messages import message_of
+from heldout._core.format import cut
+from heldout._finish_reasons import TOOL_CALLS
 from heldout.errors import InvalidInput
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import Grade, grader
@@ -152,7 +152,7 @@ def tools_of(request: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
     """Read the tools of a chat-completions request. One without parameters takes any object."""
     listed = request.get("tools") or ()
     if not isinstance(listed, list | tuple):
-        raise InvalidInput(f"tools are a list, got {type(listed).__name__}")
+        raise InvalidInput(f"tools must be a list, got {type(listed).__name__}")
     tools: list[ToolSpec] = []
     for i, tool in enumerate(listed):
         function = tool.get("function") if isinstance(tool, Mapping) else None

@@ -10,6 +10,9 @@ resampling   interquartile mean and others over runs x tasks, by stratified boot
 sequential   verdicts on a curve of evals, at every evaluation point
 winner       the best of several checkpoints, corrected for having been picked
 agreement    verdicts against labels: Cohen's kappa, balanced F1
+
+Arrays of numbers go in; estimates, intervals and verdicts come out. Nothing here knows what a run,
+a step or a file is: callers turn those into arrays, and the sentences are written in `reporting/`.
 """
 
 from __future__ import annotations
@@ -26,9 +29,7 @@ from heldout.stats.differences import (
 )
 from heldout.stats.intervals import (
     CONFIDENCE,
-    Floats,
     Interval,
-    Ints,
     Rate,
     independent_rate,
     median_interval,
@@ -51,6 +52,7 @@ from heldout.stats.resampling import (
     BootstrapEstimate,
     Statistic,
     bootstrap,
+    bootstrap_difference,
     bootstrap_improvement,
 )
 from heldout.stats.sequential import Verdict, advise, monitor
@@ -62,9 +64,7 @@ __all__ = [
     "BootstrapEstimate",
     "DifferenceVariance",
     "Estimate",
-    "Floats",
     "Interval",
-    "Ints",
     "Moments",
     "PairedDifference",
     "PassRate",
@@ -79,6 +79,7 @@ __all__ = [
     "agreement_of",
     "best_of",
     "bootstrap",
+    "bootstrap_difference",
     "bootstrap_improvement",
     "detectable_difference",
     "expected_difference",

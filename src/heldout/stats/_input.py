@@ -25,7 +25,8 @@ def check_values(values: ArrayLike, name: str) -> Floats:
     array = np.asarray(values)
     if array.ndim != 1 or len(array) == 0 or array.dtype.kind not in "biufO":
         raise InvalidInput(
-            f"{name} is a list of numbers, at least one; got {array.dtype} of shape {array.shape}"
+            f"{name} must be a list of numbers, at least one; got {array.dtype} of "
+            f"shape {array.shape}"
         )
     return _check_finite(array.astype(np.float64), name)
 
@@ -71,13 +72,13 @@ def _check_finite(numbers: Floats, name: str, *, gaps: bool = False) -> Floats:
 def check_fraction(value: float, name: str, above: float = 0) -> None:
     """Refuse 95 for 0.95."""
     if not above < value < 1:
-        raise InvalidInput(f"{name} is between {above:g} and 1; got {value!r}")
+        raise InvalidInput(f"{name} must be between {above:g} and 1; got {value!r}")
 
 
 def check_threshold(threshold: float) -> float:
     """Return a pass threshold; NaN would pass nothing."""
     if not math.isfinite(threshold):
-        raise InvalidInput(f"%s is a number; got {threshold!r}", parameters=["pass_threshold"])
+        raise InvalidInput(f"%s must be a number; got {threshold!r}", parameters=["pass_threshold"])
     return float(threshold)
 
 

@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 CONFIDENCE = 0.95
+"""The level of every interval that heldout reports."""
 NORMAL_DEGREES = 1e8
 """Degrees of freedom above which Student's t is the normal distribution to the last digits."""
 
@@ -93,7 +94,7 @@ def wilson(rate: float, n: float, confidence: float = CONFIDENCE) -> Interval:
     """
     if not (0 <= rate <= 1 and n > 0):
         raise InvalidInput(
-            f"a rate is between 0 and 1 (successes / n), and n above 0; got {rate!r} and {n!r}"
+            f"a rate must be between 0 and 1 (successes / n), and n above 0; got {rate!r} and {n!r}"
         )
     return score_interval(rate, n, NormalDist().inv_cdf((1 + confidence) / 2))
 

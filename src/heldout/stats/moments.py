@@ -74,6 +74,12 @@ def degrees_of_freedom(sizes: Floats, starts: Ints) -> Floats:
     if not unequal.any():
         return equal
     n = np.add.reduceat(sizes, starts)
+    # Satterthwaite's approximation, as Bell and McCaffrey have it for clusters: the variance is a
+    # quadratic form M in the clusters' sums, and has about as many degrees of freedom as a
+    # chi-squared variable of the same mean and variance, tr(M)^2 / tr(M^2). Leaving one cluster out
+    # at a time makes w_i = n_i n / (n - n_i) the diagonal of M, and w_i w_j / n what is beside it.
+    # For equal clusters this is their number - 1. One cluster with half of the values leaves little
+    # more than 1, and so a wide interval: with clusters - 1 it would err far more often than said.
     each = np.repeat(n, counts)
     weighted = sizes * each / np.maximum(each - sizes, 1)
     first, second, fourth = (exact_sums(weighted**power, starts) for power in (1, 2, 4))

@@ -168,7 +168,7 @@ def _check_counts(
         raise InvalidInput("no samples; pass@k and pass^k need at least one")
     if n.ndim != 1 or n.shape != c.shape or {n.dtype.kind, c.dtype.kind} - {*"iu"}:
         raise InvalidInput(
-            "attempts and successes are whole numbers, one of each for every sample; got "
+            "attempts and successes must be whole numbers, one of each for every sample; got "
             f"{n.dtype} of shape {n.shape} and {c.dtype} of shape {c.shape}"
         )
     if k < 1:

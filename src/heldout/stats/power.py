@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -156,17 +158,22 @@ class ChangedShares(NamedTuple):
         won, lost = float((differences > 0).mean()), float((differences < 0).mean())
         return cls(won, lost, step, float(differences.mean()))
 
-    def growth(self, effect: float) -> float:
-        """Return how many times as many samples differ where the true difference is `effect`.
+    def differing(self, effect: float) -> float:
+        """Return the share of samples that differ where the true difference is `effect`.
 
         A difference takes samples that differ, however few of them the data have (R. S. Connor
-        1987, Biometrics 43, 207-211); samples that differ both ways stay. Where nothing differs,
-        it is the share of samples itself.
+        1987, Biometrics 43, 207-211); samples that differ both ways stay.
+        """
+        both_ways = 2 * min(self.won, self.lost)
+        return min(1.0, both_ways + max(abs(self.won - self.lost), effect / self.step))
+
+    def growth(self, effect: float) -> float:
+        """Return how many times as many samples differ under an effect as do in the data.
+
+        Where nothing differs, it is the share of samples itself.
         """
         differ = self.won + self.lost
-        both_ways = 2 * min(self.won, self.lost)
-        share = min(1.0, both_ways + max(abs(self.won - self.lost), effect / self.step))
-        return share / differ if differ else share
+        return self.differing(effect) / differ if differ else self.differing(effect)
 
     def variances(self, variance: float, effect: float) -> tuple[float, float]:
         """Return the mean square of a question's difference under an effect, and its variance.
@@ -190,11 +197,13 @@ class DifferenceVariance:
         shares: Of values between 0 and 1, how they differ: the variance grows with the effect.
             Where nothing differs, splits are those of pairs that all do. None: it does not grow.
         degrees: Degrees of freedom of the test; None: one less than samples.
+        exact: Whether single answers are 0/1 and stand alone, so that the exact test compares them.
     """
 
     splits: tuple[tuple[float, float], ...]
     shares: ChangedShares | None = None
     degrees: float | None = None
+    exact: bool = False
 
     def times(self, factor: float) -> DifferenceVariance:
         """Return the variance multiplied by a factor."""
@@ -225,13 +234,14 @@ class DifferenceVariance:
             InvalidInput: A number is out of range, or takes more samples than there could be.
         """
         if repeats < 1:
-            raise InvalidInput(f"each sample is answered at least once, got repeats of {repeats!r}")
+            raise InvalidInput(
+                f"each sample must be answered at least once, got repeats of {repeats!r}"
+            )
         if not 0 < detect < math.inf:
-            raise InvalidInput(f"the difference to detect is a number above 0, got {detect!r}")
+            raise InvalidInput(f"the difference to detect must be a number above 0, got {detect!r}")
         _check_test(power, alpha)
-        least, most = (
-            self._samples_for(variance, detect, power, alpha) for variance in self.at(repeats)
-        )
+        find = self._samples_for_exact if self.exact and repeats == 1 else self._samples_for
+        least, most = (find(variance, detect, power, alpha) for variance in self.at(repeats))
         return RequiredSamples(repeats, most, least, most * repeats)
 
     def repeats_for(
@@ -278,21 +288,64 @@ class DifferenceVariance:
             The effect; None where nothing varies, or even the largest is not detected.
         """
         _check_test(power, alpha)
-        variance = self.at(repeats)[1]
-        if self.shares is None:
-            needed = self._needed(variance, samples, 1.0, power, alpha)
+        if self.shares is None and not (self.exact and repeats == 1):
+            needed = self._needed(self.at(repeats)[1], samples, 1.0, power, alpha)
             return math.sqrt(needed / samples) or None
         return least_effect(
-            lambda effect: self._needed(variance, samples, effect, power, alpha) <= samples
+            lambda effect: self.is_detected(
+                effect, samples, repeats=repeats, power=power, alpha=alpha
+            )
         )
+
+    def is_detected(
+        self,
+        effect: float,
+        samples: int,
+        *,
+        repeats: float = 1,
+        power: float = POWER,
+        alpha: float = ALPHA,
+    ) -> bool:
+        """Return whether so many samples detect an effect.
+
+        Args:
+            effect: The true difference.
+            samples: Questions.
+            repeats: Answers to each question.
+            power: The probability of detecting the effect.
+            alpha: Detected is p below this.
+        """
+        variance = self.at(repeats)[1]
+        if self.exact and repeats == 1:
+            return exact_power(samples, self._differing(variance, effect), effect, alpha) >= power
+        return self._needed(variance, samples, effect, power, alpha) <= samples
+
+    def _differing(self, variance: float, effect: float) -> float:
+        """Return the share of single 0/1 answers that differ under an effect."""
+        if self.shares is not None:
+            return self.shares.differing(effect)
+        return min(1.0, max(variance + effect**2, effect))
+
+    def _samples_for_exact(self, variance: float, detect: float, power: float, alpha: float) -> int:
+        """Return the questions with which the exact test of single answers has the power."""
+        _check_usable(variance, detect)
+        if detect > 1:
+            raise InvalidInput(f"a difference of 0/1 answers must be at most 1, got {detect!r}")
+        differ, most = self._differing(variance, detect), 2
+        while exact_power(most, differ, detect, alpha) < power:
+            most *= 2
+        least = most // 2
+        while most - least > 1:
+            middle = (least + most) // 2
+            if exact_power(middle, differ, detect, alpha) < power:
+                least = middle
+            else:
+                most = middle
+        return most
 
     def _samples_for(self, variance: float, detect: float, power: float, alpha: float) -> int:
         """Return the required number of questions, at least 2."""
-        if not variance / detect / detect < USABLE_SAMPLES:
-            raise InvalidInput(
-                f"it takes more than {USABLE_SAMPLES:g} samples: ask for a larger difference to "
-                "detect"
-            )
+        _check_usable(variance, detect)
         samples = max(2, math.ceil(self._needed(variance, USABLE_SAMPLES, detect, power, alpha)))
         if samples >= NORMAL_SAMPLES:
             return samples
@@ -308,7 +361,7 @@ class DifferenceVariance:
 
         v is the variance of a question's difference under the effect, and v0 that which the test
         assumes of no difference: the same for Student's t (Miller 2024), v + d^2 for McNemar's
-        (Connor 1987).
+        score test (Connor 1987).
         """
         null = effect_variance = variance
         if self.shares is not None:
@@ -319,9 +372,89 @@ class DifferenceVariance:
         return (distance / effect) ** 2 * (1 - 1e-12)
 
 
+EXACT_PAIRS = 400
+"""Expected pairs that differ up to which power is summed up. Beyond, the normal distribution with a
+continuity correction is right to a part in a hundred of the effect."""
+
+
+def exact_power(samples: int, differ: float, effect: float, alpha: float) -> float:
+    """Return the power of McNemar's exact test.
+
+    Args:
+        samples: Pairs.
+        differ: Share of pairs that differ, in truth.
+        effect: True difference of the two rates; at most `differ`.
+        alpha: The test rejects below this.
+    """
+    expected = samples * differ
+    if expected > EXACT_PAIRS:
+        critical = NormalDist().inv_cdf(1 - alpha / 2) * math.sqrt(expected)
+        spread = math.sqrt(max(samples * (differ - effect**2), 1e-300))
+        return NormalDist().cdf((samples * effect - 1 - critical) / spread)
+    reach = 6 * math.sqrt(expected) + 16  # beyond, less than a millionth is left
+    low, high = max(0, int(expected - reach)), min(samples, math.ceil(expected + reach))
+    differing = np.arange(low, high + 1)
+    # log n (n - 1) … (n - k + 1): factorials of large n would lose the digits that matter.
+    falling = np.concatenate([[0.0], np.cumsum(np.log(samples - np.arange(high)))])[low:]
+    chances = _binomial(samples, differing, differ, falling - _LOG_FACTORIALS[differing])
+    # Of each number of pairs that differ: from the critical wins on, or where wins begin to be
+    # likely at all, up to where they no longer are.
+    pairs, chance = differing[:, None], min(1.0, (differ + effect) / (2 * differ))
+    width = 6 * math.sqrt(high * chance * (1 - chance)) + 8
+    critical_wins = _critical_wins(alpha, len(_LOG_FACTORIALS))[low : high + 1, None]
+    first = np.maximum(critical_wins, (pairs * chance - width).astype(np.int64))
+    wins = first + np.arange(int(2 * width) + 2)
+    kept = np.minimum(wins, pairs)
+    ways = _LOG_FACTORIALS[pairs] - _LOG_FACTORIALS[kept] - _LOG_FACTORIALS[pairs - kept]
+    likely = np.where(wins <= pairs, _binomial(pairs, kept, chance, ways), 0.0)
+    return float((chances * likely.sum(axis=1)).sum())
+
+
+def _binomial(trials: int | Ints, successes: Ints, chance: float, log_ways: Floats) -> Floats:
+    """Return the probability of each number of successes, given the logarithm of its ways."""
+    failures = trials - successes
+    # The logarithm of 0 is -inf where something is asked of it, and else nothing: 0 * -inf is NaN.
+    logs = log_ways + np.where(successes > 0, successes * math.log(max(chance, 1e-300)), 0.0)
+    other = math.log1p(-chance) if chance < 1 else -1e9
+    return np.asarray(np.exp(logs + failures * other))
+
+
+_LOG_FACTORIALS = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, 2 * EXACT_PAIRS)))])
+"""log n! of all numbers of pairs that are summed up."""
+
+
+@lru_cache(maxsize=16)
+def _critical_wins(alpha: float, most: int) -> Ints:
+    """Return the wins from which McNemar's exact test rejects, for 0 to `most` pairs that differ.
+
+    Where no number does, it is one more than the pairs.
+    """
+    log_half = math.log(0.5)
+    wins, tail, critical = 1, 0.0, [1]
+
+    def at(pairs: int, count: int) -> float:
+        ways = math.lgamma(pairs + 1) - math.lgamma(count + 1) - math.lgamma(pairs - count + 1)
+        return math.exp(ways + pairs * log_half)
+
+    for pairs in range(1, most + 1):
+        tail += at(pairs - 1, wins - 1) / 2  # a pair more: one win short of it became enough
+        if 2 * tail >= alpha:
+            tail -= at(pairs, wins)
+            wins += 1
+        critical.append(wins)
+    return np.array(critical, dtype=np.int64)
+
+
+def _check_usable(variance: float, detect: float) -> None:
+    if not variance / detect / detect < USABLE_SAMPLES:
+        raise InvalidInput(
+            f"it takes more than {USABLE_SAMPLES:g} samples: ask for a larger difference to detect"
+        )
+
+
 def least_effect(is_detected: Callable[[float], bool]) -> float | None:
     """Return the least effect, up to 1, that is detected; None where 1 is not."""
-    return bisect(1.0, 0.0, is_detected, steps=60)[0] if is_detected(1.0) else None
+    return bisect(1.0, 0.0, is_detected, steps=40)[0] if is_detected(1.0) else None
 
 
 def expected_difference(
@@ -343,7 +476,7 @@ def expected_difference(
         InvalidInput: The correlation is not between -1 and 1.
     """
     if not -1 <= correlation <= 1:
-        raise InvalidInput(f"correlation is between -1 and 1, got {correlation!r}")
+        raise InvalidInput(f"correlation must be between -1 and 1, got {correlation!r}")
     factor = 1.0 if other is None or not run.total > 0 else other / run.total
 
     def split(between: float, within: float) -> tuple[float, float]:
@@ -393,11 +526,12 @@ def measured_difference(
     differences = of_b.means - of_a.means
     total = _variance(differences)
     repeats = [len(values) / len(names_a) for values in (values_a, values_b)]
-    shares, degrees = None, None
+    shares, exact = None, False
     if is_bounded(values_a, values_b, bounded=None):
         shares = ChangedShares.of(differences)
-        # McNemar's test of single answers needs no estimate of the variance.
-        degrees = math.inf if max(repeats) == 1 and set(differences) <= {-1.0, 0.0, 1.0} else None
+        exact = max(repeats) == 1 and {*values_a, *values_b} <= {0.0, 1.0}
+    # McNemar's test of single answers needs no estimate of the variance.
+    degrees = math.inf if exact else None
     splits: tuple[tuple[float, float], ...]
     if shares is not None and shares.won == shares.lost == 0:
         splits = ((1.0, 0.0), (0.0, min(repeats)), (0.0, max(repeats)))
@@ -405,7 +539,7 @@ def measured_difference(
         splits = ((total - of_a.noise - of_b.noise, of_a.within + of_b.within),)
     else:
         splits = ((total, 0.0), (0.0, total * min(repeats)), (0.0, total * max(repeats)))
-    return DifferenceVariance(splits, shares, degrees)
+    return DifferenceVariance(splits, shares, degrees, exact)
 
 
 # --- What a comparison could detect -------------------------------------------------------------
@@ -468,7 +602,8 @@ def detectable_difference(
     shares = ChangedShares(difference.wins / n, difference.losses / n, step, mean)
     # Samples for each independent pair, times the variance of such a pair.
     variance = n / pairs * (amount - mean**2 if changed else 1.0)
-    return DifferenceVariance(((variance, 0.0),), shares, degrees).detectable(
+    exact = difference.test == "exact"
+    return DifferenceVariance(((variance, 0.0),), shares, degrees, exact).detectable(
         n, power=power, alpha=alpha
     )
 

@@ -1,6 +1,7 @@
 """Aggregates of a score matrix, runs x tasks, with stratified bootstrap intervals.
 
     bootstrap(scores, "interquartile_mean")     one algorithm over its tasks
+    bootstrap_difference(x, y, "mean")          what x has over y
     bootstrap_improvement(x, y)                 the chance that a run of x beats one of y
 
 The statistics are those of R. Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of
@@ -13,6 +14,7 @@ are rows of small integers, which one operation handles for thousands of resampl
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -24,6 +26,7 @@ from heldout.stats._input import check_fraction, check_matrix
 from heldout.stats.intervals import CONFIDENCE, Floats, Interval
 
 Statistic = Literal["interquartile_mean", "mean", "median", "optimality_gap"]
+"""How the scores of several tasks become one number."""
 Counts = NDArray[np.unsignedinteger[Any]]
 
 REPETITIONS = 50_000
@@ -70,7 +73,8 @@ def compute_statistic(scores: ArrayLike, statistic: Statistic, *, optimum: float
     if statistic == "mean":
         return float(matrix.mean(axis=0).mean())
     if statistic == "median":
-        return float(np.median(matrix.mean(axis=0)))
+        is_single = matrix.shape[1] == 1
+        return float(np.median(matrix if is_single else matrix.mean(axis=0)))
     if statistic == "optimality_gap":
         return float(optimum - np.minimum(matrix, optimum).mean())
     raise InvalidInput(f"no statistic {statistic!r}; there are {', '.join(get_args(Statistic))}")
@@ -106,7 +110,8 @@ def bootstrap(
         scores: Runs x tasks.
         statistic: "interquartile_mean" is the mean of the middle half of all scores, a quarter,
             rounded down, left out on each side; "mean" and "median" are over tasks of the mean
-            over runs; "optimality_gap" is how much scores miss an optimum on average.
+            over runs, but of a single task the median is that of the runs; "optimality_gap" is
+            how much scores miss an optimum on average.
         repetitions: Resamples.
         confidence: Of the interval.
         seed: The same seed draws the same runs for every statistic.
@@ -120,6 +125,48 @@ def bootstrap(
     values = resample(matrix, statistic, repetitions=repetitions, seed=seed, optimum=optimum)
     interval = _percentiles(values, confidence) if _varies(matrix) else None
     return BootstrapEstimate(value, interval, confidence, repetitions, seed)
+
+
+def bootstrap_difference(
+    x: ArrayLike,
+    y: ArrayLike,
+    statistic: Statistic = "interquartile_mean",
+    *,
+    repetitions: int = REPETITIONS,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+    optimum: float = 1.0,
+) -> BootstrapEstimate:
+    """Return what a statistic of x has over that of y, with its percentile interval.
+
+    The runs of both sides are drawn independently.
+
+    Args:
+        x: Runs x tasks.
+        y: Runs x tasks, the same tasks in the same order.
+        statistic: As for `bootstrap`.
+        repetitions: Resamples.
+        confidence: Of the interval.
+        seed: Of the draws.
+        optimum: Of the optimality gap.
+
+    Raises:
+        InvalidInput: The scores are no finite matrices, or of other tasks.
+    """
+    ours, theirs = _check_sides(x, y)
+    settings: Any = {"repetitions": repetitions, "optimum": optimum}
+    value = compute_statistic(ours, statistic, optimum=optimum)
+    value -= compute_statistic(theirs, statistic, optimum=optimum)
+    values = resample(ours, statistic, seed=(seed, 0), **settings)
+    values = values - resample(theirs, statistic, seed=(seed, 1), **settings)
+    interval = _percentiles(values, confidence) if _varies(ours) and _varies(theirs) else None
+    return BootstrapEstimate(value, interval, confidence, repetitions, seed)
+
+
+def count_resamples(runs: int, tasks: int) -> int:
+    """Return how many different resamples there are: of three runs of one task ten."""
+    ways: int = math.comb(2 * runs - 1, runs) ** tasks
+    return ways
 
 
 def bootstrap_improvement(
@@ -175,10 +222,15 @@ def _varies(matrix: Floats) -> bool:
 # --- Resampling ---------------------------------------------------------------------------------
 
 
+Seed = int | tuple[int, ...]
+
+
 def resample(
-    matrix: Floats, statistic: Statistic, *, repetitions: int, seed: int = 0, optimum: float = 1.0
+    matrix: Floats, statistic: Statistic, *, repetitions: int, seed: Seed = 0, optimum: float = 1.0
 ) -> Floats:
     """Return the statistic of each resample of a finite matrix."""
+    if statistic == "median" and matrix.shape[1] == 1:
+        return _medians(matrix[:, 0], repetitions, seed)
     if statistic == "interquartile_mean":
         return _interquartile_means(matrix, repetitions, seed)
     if statistic == "optimality_gap":
@@ -188,7 +240,22 @@ def resample(
     return np.asarray(np.median(means, axis=0) if statistic == "median" else means.mean(axis=0))
 
 
-def _interquartile_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
+def _medians(scores: Floats, repetitions: int, seed: Seed) -> Floats:
+    """Return the median of each resample of the runs of one task."""
+    runs, order = len(scores), np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    width, chunks = _cut_into_chunks(repetitions, 8 * runs)
+    rng = np.random.default_rng(seed)
+    medians = np.empty(chunks[-1].stop)
+    for chunk in chunks:
+        drawn = np.cumsum(_draw_counts(rng, runs, width)[order], axis=0, dtype=np.int64)
+        # The middle one, or the two of an even number.
+        places = [(drawn > middle).argmax(axis=0) for middle in ((runs - 1) // 2, runs // 2)]
+        medians[chunk] = (ordered[places[0]] + ordered[places[1]]) / 2
+    return medians[:repetitions]
+
+
+def _interquartile_means(matrix: Floats, repetitions: int, seed: Seed) -> Floats:
     """Return each resample's interquartile mean, from the counts of the pooled, sorted scores."""
     runs, tasks = matrix.shape
     pooled = matrix.T.ravel()
@@ -246,7 +313,7 @@ def _accumulate(start: NDArray[Any], counts: Counts, out: NDArray[Any]) -> None:
         np.add(above, row, out=target, dtype=out.dtype)
 
 
-def _task_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
+def _task_means(matrix: Floats, repetitions: int, seed: Seed) -> Floats:
     """Return the mean of each task (a row) in each resample (a column)."""
     runs, tasks = matrix.shape
     center = matrix.mean(axis=0)

@@ -1,7 +1,8 @@
 """Verdicts on a curve of evals over the same held-out samples, at every evaluation point.
 
 A curve is a matrix of rewards, evaluation points x samples; an item that errored is NaN. At each
-point it is improving, regressing, on a plateau, or the data are inconclusive.
+point it is improving, regressing, on a plateau, or the data are inconclusive; whether it is higher
+than at its start is a question of its own, with an alpha of its own (`Verdict.start`).
 
 Each comparison is a mean over some points less a mean over others, sample by sample (`Reference`),
 which averages out the samples that flip at random. Every interval of every point has its own share
@@ -37,7 +38,7 @@ from heldout.stats.power import POWER, ChangedShares, least_effect
 
 VerdictKind = Literal["improving", "regressing", "plateau", "inconclusive"]
 
-Reference = Literal["previous", "trend", "peak"]
+Reference = Literal["previous", "trend", "peak", "recent", "start"]
 """What the latest points are compared with; the window is the last `window` points.
 
 previous: the newer half of the window with its older half. The only one that can say "plateau".
@@ -46,6 +47,10 @@ trend: the newest third of the last `TREND_WINDOWS` windows with their oldest th
 peak: the newest quarter of the window with the best block of that size in it. That block is picked
       by its mean, so the interval pays for every block that could have been picked (Bonferroni).
       It can only say "regressing".
+recent: the newest quarter of the window with the quarter before. It only withholds "improving"
+        from a curve that has stopped: "previous" and "trend" see its rise for many evals more.
+start: the newest half of the window with as many of the first points of the curve. It is not about
+       now, and has no part in the verdict.
 """
 REFERENCES: tuple[Reference, ...] = ("previous", "trend", "peak")
 
@@ -57,6 +62,9 @@ HALF_SPENT = 20
 NOMINAL = 0.025
 """Uncorrected one-sided level at which a fall withholds "improving" and "plateau". To withhold a
 claim costs no alpha."""
+STOPPED = 0.1
+"""Uncorrected one-sided level at which the newest points are too low for a rise to be going on. So
+one in ten claims of a steady rise is withheld, and a ceiling is seen within half a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +131,10 @@ class Verdict:
         alpha_spent: Alpha spent by all comparisons of all points up to this one.
         comparisons: The comparisons of this point.
         decided: The comparison behind the verdict; where it is inconclusive, the one with the
-            window's older half, or the rise that `against` contradicts.
+            window's older half, the rise that `against` contradicts, or the latest points that
+            rose no further.
         against: The fall that contradicts a rise; None where nothing does.
+        start: The comparison with the first points of the curve; None for a single point.
     """
 
     kind: VerdictKind
@@ -134,6 +144,7 @@ class Verdict:
     comparisons: tuple[ReferenceComparison, ...] = ()
     decided: ReferenceComparison | None = None
     against: ReferenceComparison | None = None
+    start: ReferenceComparison | None = None
 
     @property
     def since(self) -> int | None:
@@ -244,7 +255,9 @@ def analyze_next(
     comparisons: dict[Reference, ReferenceComparison] = {}
     for reference, (old, new, candidates) in _blocks(table, window).items():
         counts[reference] = counts.get(reference, 0) + 1
-        share = alpha / len(REFERENCES) * spending_share(counts[reference])
+        share = alpha * spending_share(counts[reference])
+        if reference in REFERENCES:
+            share /= len(REFERENCES)
         differences = _differences(table, old, new)
         critical = math.inf
         interval_alpha = share / candidates
@@ -259,16 +272,22 @@ def analyze_next(
         comparisons[reference] = _compare(
             differences, groups, reference, old, new, interval_alpha, share, scale
         )
-    drop = None
+    start = comparisons.pop("start", None)
+    drop = recent = None
     if len(table) > 1:
         old, new = _peak(table[-2 * (window // 2) :], len(table), size=1)
         differences = _differences(table, old, new)
         drop = _compare(differences, groups, "peak", old, new, 2 * NOMINAL, 0.0, scale)
-    spent = sum(alpha / len(REFERENCES) * n / (n + HALF_SPENT) for n in counts.values())
+        old, new = _recent(len(table), window)
+        differences = _differences(table, old, new)
+        interval_alpha = comparisons["previous"].alpha
+        recent = _compare(differences, groups, "recent", old, new, interval_alpha, 0.0, scale)
+    claims = alpha / len(REFERENCES)
+    spent = sum(claims * counts[r] / (counts[r] + HALF_SPENT) for r in REFERENCES if r in counts)
     can_plateau = bounds is not None and len(table) >= 2 * (window // 2)
-    decision = _decide(comparisons, drop, effect if can_plateau else -math.inf)
+    decision = _decide(comparisons, drop, recent, effect if can_plateau else -math.inf)
     compared = tuple(comparisons.values())
-    verdict = Verdict(decision[0], len(table) - 1, effect, spent, compared, *decision[1:])
+    verdict = Verdict(decision[0], len(table) - 1, effect, spent, compared, *decision[1:], start)
     return Analysis(verdict, errors, counts)
 
 
@@ -299,6 +318,7 @@ def advise(
 def _decide(
     comparisons: Mapping[Reference, ReferenceComparison],
     drop: ReferenceComparison | None,
+    recent: ReferenceComparison | None,
     plateau_below: float,
 ) -> tuple[VerdictKind, ReferenceComparison | None, ReferenceComparison | None]:
     """Return the verdict, the comparison behind it, and the fall that contradicts a rise."""
@@ -317,18 +337,31 @@ def _decide(
     limit = NormalDist().inv_cdf(NOMINAL)
     drops = (c for c in (peak, drop, previous) if c and c.gain and c.gain.standardized < limit)
     fallen = next(drops, None)
-    if sign > 0:
-        if fallen is not None:
-            return "inconclusive", previous, fallen
+    if sign > 0 and fallen is not None:
+        return "inconclusive", previous, fallen
+    if sign > 0 and not _has_stopped(previous, recent):
         return "improving", previous, None
     if fallen is None and previous.gain.interval.high < plateau_below:
         return "plateau", previous, None
+    if sign > 0:
+        return "inconclusive", recent, None
     if trend_sign > 0:
         if fallen is not None or direction < 0:
             return "inconclusive", trend, fallen or previous
-        if direction > 1:
+        if direction > 1 and trend is not None:
+            if _has_stopped(trend, recent):
+                return "inconclusive", recent, None
             return "improving", trend, None
     return "inconclusive", previous, None
+
+
+def _has_stopped(rise: ReferenceComparison, recent: ReferenceComparison | None) -> bool:
+    """Return whether the newest points fall short of the pace of a rise, by more than chance."""
+    if recent is None or recent.gain is None or rise.gain is None:
+        return False
+    pace = rise.gain.estimate / (rise.new[0] - rise.old[0])
+    expected = pace * (recent.new[0] - recent.old[0])
+    return recent.gain.estimate < expected + NormalDist().inv_cdf(STOPPED) * recent.gain.stderr
 
 
 # --- What is compared ---------------------------------------------------------------------------
@@ -355,7 +388,15 @@ def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_PointRange, _P
     if half > 1:
         size = half // 2
         blocks["peak"] = *_peak(table[-2 * half :], points, size), 2 * (half - size) + 1
+    if half:
+        blocks["start"] = (0, half - 1), (points - half, last), 1
     return blocks
+
+
+def _recent(points: int, window: int) -> tuple[_PointRange, _PointRange]:
+    """Return the quarter of the window before the newest one, and the newest one."""
+    size = max(1, min(window, points) // 4)
+    return (points - 2 * size, points - size - 1), (points - size, points - 1)
 
 
 def _peak(recent: Floats, points: int, size: int) -> tuple[_PointRange, _PointRange]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heldout.stats._input import UNIT_ROUNDING
 from heldout.stats.intervals import Floats, Ints, bounds_as_dict
 from heldout.stats.moments import Moments, find_changes, is_near_binary, moments_by_group
 from heldout.types import METRIC_SUFFIXES
@@ -51,7 +52,7 @@ class Batch:
         if name not in self.possible_counts:
             return False
         values = self.metrics[name][~np.isnan(self.metrics[name])]
-        return not (is_near_binary(values).all() and np.ptp(values) > 0.5)
+        return not (values.size and is_near_binary(values).all() and np.ptp(values) > 0.5)
 
     def __len__(self) -> int:
         return len(self.sample)
@@ -74,6 +75,26 @@ class Batch:
 def has_passed(reward: Floats, pass_threshold: float) -> NDArray[np.bool_]:
     """Clause 6: an errored item, whose reward is NaN, has not."""
     return np.asarray(reward >= pass_threshold)
+
+
+def value_of_errors(*values: Floats, lower_is_better: bool = False) -> float:
+    """Return what an errored item counts as, where errored items are counted (clause 2).
+
+    It counts against the policy. Where higher is better that is 0, as in `mean`, or the lowest
+    value where some are negative. Where lower is better it is 1 if no value lies outside 0 and 1,
+    otherwise the highest value, but not less than 0.
+
+    Args:
+        values: Those of all runs that are compared; NaN and infinity (of no value) are ignored.
+        lower_is_better: Whether a higher value is worse.
+    """
+    present = np.concatenate([each[np.isfinite(each)] for each in values])
+    low, high = (float(present.min()), float(present.max())) if len(present) else (0.0, 0.0)
+    if not lower_is_better:
+        return min(0.0, low)
+    if low >= -UNIT_ROUNDING and high <= 1 + UNIT_ROUNDING:
+        return 1.0
+    return max(0.0, high)
 
 
 def summarize_batch(batch: Batch, pass_threshold: float | None = 0.5) -> Summary:
@@ -180,7 +201,7 @@ def _make_summary(
 
 
 def has_mean(n: int, n_errors: int, max_error_rate: float | None) -> bool:
-    """Clause 3: not if everything errored, nor above that share; None is without bound."""
+    """Clause 3: not if everything errored, nor above that share; None is no limit."""
     return n_errors < n and (max_error_rate is None or n_errors / n <= max_error_rate)
 
 

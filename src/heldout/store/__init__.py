@@ -8,7 +8,23 @@
     notes.jsonl      what reviewers say of single answers; no part of the results
 
 `jsonl` appends to and reads files of lines, `journal` knows results as lines, `run_dir` owns the
-directory, `resume` knows what a stopped run has finished, `columns` turns results into a summary,
-slices and tables, `parquet` and `sql` are DuckDB's part of it, `report` is what users hold, `notes`
+directory, `resume` knows what a stopped run has finished, `results` decodes what is asked for,
+`columns` turns results into a summary and a Parquet file, `tables` groups these by samples,
+`parquet`, `database` and `sql` are DuckDB's part of it, `report` is what users hold, `notes`
 reads and writes what reviewers say, and `tools` what policies could call.
+
+Results go in one by one; a report comes out, the same after any number of crashes. The numbers of
+a summary are computed in `stats/`. Nothing here asks a model, and nothing read from disk is run.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heldout._core.lazy import lazy
+
+if TYPE_CHECKING:
+    from heldout.store.report import EvalReport as EvalReport
+    from heldout.store.sql import query as query
+
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -1,4 +1,4 @@
-"""Results as columns: what summaries, slices and comparisons are computed from.
+"""Results as columns by name: in memory, or as `results.parquet`.
 
 The journal holds results in the order in which they finished. One pass puts them into the order of
 the dataset and turns them into columns: NumPy arrays for the summary, and, where a run is large
@@ -6,38 +6,41 @@ enough for that to pay, `results.parquet`, which DuckDB writes and reads. Both a
 for the same results, so a run that was killed and resumed ends in the files of one that was not.
 
     derive(run, …)           the summary, and results.parquet
-    table_of(report, keys)   every item of a report as columns: from Parquet, journal or memory
+    open_columns(results)    the columns, from Parquet, journal or memory
+
+`tables` groups them by samples.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import compress, islice
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.errors import UNREADABLE, InvalidInput, RunDirectoryError
-from heldout.stats import Ints
-from heldout.stats.summary import Batch, Summary, summarize_batch, summarize_groups
-from heldout.store.error_counts import ErrorCount, count_errors
-from heldout.store.journal import RecordRow, hash_ids, in_order, row_of
-from heldout.store.parquet import FORMAT, ColumnType, ParquetFile, ParquetWriter, hash_of_file
-from heldout.store.run_dir import ModelUsage, RunDir, RunInfo, RunUsage
-from heldout.types import MOST_TOKENS, EvalResult, OtherUsage
+from heldout.errors import RunDirectoryError
+from heldout.stats.intervals import Ints
+from heldout.stats.summary import Batch, Summary, summarize_batch
+from heldout.store.journal import RecordRow, hash_ids, in_order
+from heldout.store.parquet import (
+    FORMAT,
+    ColumnType,
+    ParquetFile,
+    ParquetWriter,
+    hash_of_file,
+    typed,
+)
+from heldout.store.results import Results, rows_of
+from heldout.store.run_dir import RunDir, RunInfo, RunUsage
+from heldout.store.token_counts import TOKENS, count_tokens
+from heldout.types import EvalResult
 
-if TYPE_CHECKING:
-    from heldout.store.report import EvalReport
-
-Hashes = NDArray[np.uint64]
 Arrays = dict[str, NDArray[Any]]
 """Columns by name."""
 
@@ -66,11 +69,10 @@ HASHES = ("content", "cluster_hash", "id_hash", "other_usage")
 """Columns for programs, not offered as keys."""
 OFFERED = ("ended_by", "ok", "truncated", "repeat", "sample_id")
 """Fixed columns that a message about an unknown key offers, beside the metadata."""
-TOKENS = ("prompt_tokens", "completion_tokens", "other_usage")
 SUMMARIZED = ("index", "cluster_hash", "reward", "truncated", "weighted", "cached", "cached_turns")
 """Columns that a summary needs, beside the metrics."""
-TABLE = (*SUMMARIZED, "content", "repeat", "id_hash")
-"""Columns that every table is made of, beside the metrics."""
+ITEM = ("index", "repeat", "id_hash")
+"""Columns that tell items from each other."""
 METRIC, METADATA = "metric.", "metadata."
 
 BATCH = 8_192
@@ -88,16 +90,25 @@ MAX_COLUMNS = 512
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
-class ColumnChunk:
-    """Some results in dataset order, as columns."""
+class MemoryColumns:
+    """Results as columns in memory, read by name as those of a `ParquetFile` are.
 
-    def __init__(self, rows: list[RecordRow]) -> None:
-        self._metadata = [
+    It holds one value per result and knows nothing of samples: `tables.ResultTable` groups them.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[RecordRow] = (),
+        names: Iterable[str] = FIXED,
+        keys: Iterable[str] | None = None,
+    ) -> None:
+        """Turn rows into columns: some of FIXED, the metrics, and metadata by key (None is all)."""
+        metadata = [
             {**row.sample.metadata, **row.metadata} if row.metadata else row.sample.metadata
             for row in rows
         ]
-        self.keys = set[str]().union(*self._metadata)
-        """The metadata keys of these results."""
+        self.keys = set[str]().union(*metadata)
+        """The metadata keys of these results, also those that are not held."""
         self.own = set[str]().union(*(row.metadata for row in rows if row.metadata))
         """Keys that results add to those of their samples."""
         self.possible_counts: set[str] = set()
@@ -141,21 +152,87 @@ class ColumnChunk:
             "cluster_hash": [row.cluster_hash() for row in rows],
             "other_usage": [row.other_usage or None for row in rows],
         }
-        self.columns = {name: as_array(values, FIXED[name]) for name, values in fixed.items()}
-        self.columns["id_hash"] = np.frombuffer(hash_ids(ids), "<i8")
-        self.columns["ok"] = ~np.isnan(self.columns["reward"])
-        self.metrics = {METRIC + name: np.array(values) for name, values in metrics.items()}
+        arrays = {name: as_array(values, FIXED[name]) for name, values in fixed.items()}
+        arrays["id_hash"] = np.frombuffer(hash_ids(ids), "<i8")
+        arrays["ok"] = ~np.isnan(arrays["reward"])
+        self.arrays: Arrays = {name: arrays[name] for name in names}
+        """The columns that are held, the metrics included."""
+        self.arrays |= {METRIC + name: np.array(values) for name, values in metrics.items()}
+        if keys is None:
+            # No table has more columns. Where each sample has a key of its own, all of them would
+            # be as many values as the square of the samples.
+            keys = sorted(self.keys) if len(self.keys) <= MAX_COLUMNS else ()
+        self.metadata = {METADATA + key: [each.get(key) for each in metadata] for key in keys}
+        """The values of metadata, by column; None where a result has none."""
+        self._size = len(rows)
 
-    def values(self, key: str) -> list[Any]:
-        """Return the values of a metadata key; None where a result has none."""
-        return [metadata.get(key) for metadata in self._metadata]
+    @classmethod
+    def of(
+        cls, rows: Iterable[RecordRow], names: Iterable[str] = (), keys: Sequence[str] = ()
+    ) -> MemoryColumns:
+        """Turn any number of rows into columns, `BATCH` at a time: rows take much more memory.
+
+        Args:
+            rows: The rows.
+            names: Columns of FIXED to hold.
+            keys: Metadata keys, and columns of FIXED, to hold for `read_codes`.
+        """
+        names = [*dict.fromkeys((*names, *(key for key in keys if key in FIXED)))]
+        parts = (cls(batch, names, keys) for batch in batches_of(rows))
+        return cls.join([cls((), names, keys), *parts])
+
+    @classmethod
+    def join(cls, parts: Sequence[MemoryColumns]) -> MemoryColumns:
+        """Append columns to each other, those of the later parts at the end; uses up the parts."""
+        joined = cls((), ())
+        for part in parts:
+            joined.keys |= part.keys
+            joined.own |= part.own
+            joined.possible_counts |= part.possible_counts
+            joined._size += len(part)
+        # Column by column, so that few are there twice.
+        for name in {name: None for part in parts for name in part.arrays}:
+            chunks = [
+                part.arrays.pop(name) if name in part.arrays else np.full(len(part), np.nan)
+                for part in parts
+            ]
+            joined.arrays[name] = np.ma.concatenate(chunks)  # type: ignore[no-untyped-call]
+        for name in {name: None for part in parts for name in part.metadata}:
+            values = (part.metadata.pop(name, [None] * len(part)) for part in parts)
+            joined.metadata[name] = [value for chunk in values for value in chunk]
+        return joined
+
+    def __len__(self) -> int:
+        """How many results there are."""
+        return self._size
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that these results have, also those that are not held."""
+        return {*FIXED, *self.arrays, *(METADATA + key for key in self.keys)}
+
+    def read(self, names: Iterable[str]) -> Arrays:
+        """Read whole columns, as `ParquetFile.read` does."""
+        return {name: self.arrays[name] for name in names}
+
+    def read_ids(self) -> NDArray[Any]:
+        """Read the sample id of each result."""
+        return self.arrays["sample_id"]
+
+    def read_codes(self, name: str) -> tuple[Ints, list[Any]]:
+        """Number the values of a column, as `ParquetFile.read_codes` does."""
+        values = self.metadata.get(name)
+        return label(self.arrays[name].tolist() if values is None else values)
 
 
-def parts_of(rows: Iterable[RecordRow]) -> Iterator[ColumnChunk]:
-    """Turn rows into columns, `BATCH` of them at a time."""
+ColumnSource = ParquetFile | MemoryColumns
+
+
+def batches_of(rows: Iterable[RecordRow]) -> Iterator[list[RecordRow]]:
+    """Split rows into batches of at most `BATCH`."""
     rows = iter(rows)
     while batch := list(islice(rows, BATCH)):
-        yield ColumnChunk(batch)
+        yield batch
 
 
 def kind_of(values: Iterable[Any]) -> ColumnType | None:
@@ -206,56 +283,14 @@ def _as_json(value: Any) -> str:
     return _encoder.encode(value).decode()
 
 
-class MemoryColumns:
-    """The columns of results in memory, read as those of a `ParquetFile` are."""
-
-    def __init__(self, *names: str, keys: Sequence[str] = ()) -> None:
-        """Hold the columns of a table, the given ones, the metrics, and metadata keys."""
-        self._names = [*dict.fromkeys((*TABLE, *names, *(key for key in keys if key in FIXED)))]
-        self._arrays: list[Arrays] = [{name: as_array([], FIXED[name]) for name in self._names}]
-        self._values: dict[str, list[Any]] = {METADATA + key: [] for key in keys}
-        self.columns = dict[str, Any](FIXED)
-        self.possible_counts: set[str] = set()
-        self.usage = TokenCounts()
-
-    def add(self, part: ColumnChunk) -> None:
-        """Append results."""
-        self.usage.add(part.columns)
-        self._arrays.append({name: part.columns[name] for name in self._names} | part.metrics)
-        self.columns |= part.metrics | dict.fromkeys(METADATA + key for key in sorted(part.keys))
-        self.possible_counts |= part.possible_counts
-        for name, values in self._values.items():
-            values += part.values(name.removeprefix(METADATA))
-
-    def read(self, names: Iterable[str]) -> Arrays:
-        """Read whole columns, as `ParquetFile.read` does."""
-        if len(self._arrays) > 1:  # column by column, so that few are there twice
-            sizes = [len(part["index"]) for part in self._arrays]
-            joined: Arrays = {}
-            for name in {name: None for part in self._arrays for name in part}:
-                parts = zip(self._arrays, sizes, strict=True)
-                chunks = [p.pop(name) if name in p else np.full(n, np.nan) for p, n in parts]
-                joined[name] = np.ma.concatenate(chunks)  # type: ignore[no-untyped-call]
-            self._arrays = [joined]
-        return {name: self._arrays[0][name] for name in names}
-
-    def read_ids(self) -> NDArray[Any]:
-        """Read the sample id of each result."""
-        return self.read(["sample_id"])["sample_id"]
-
-    def read_codes(self, name: str) -> tuple[Ints, list[Any]]:
-        """Number the values of a column, as `ParquetFile.read_codes` does."""
-        values = self._values.get(name)
-        return label(self.read([name])[name].tolist() if values is None else values)
-
-
-ColumnSource = ParquetFile | MemoryColumns
+def _as_typed(value: Any) -> Any:
+    return typed(_as_json(value))
 
 
 def label(values: Sequence[Any]) -> tuple[Ints, list[Any]]:
     """Number values in order of first occurrence; -1 where there is none."""
     if (kind := kind_of(values)) in ("json", "double"):
-        convert: Callable[[Any], Any] = _as_json if kind == "json" else float
+        convert: Callable[[Any], Any] = _as_typed if kind == "json" else float
         values = [v if v is None or v != v else convert(v) for v in values]
     numbers: dict[Any, int] = {}
     codes = [-1 if v is None or v != v else numbers.setdefault(v, len(numbers)) for v in values]
@@ -274,21 +309,31 @@ def derive(
     """
     file = None
     if parquet:
-        file = write_parquet(lambda: parts_of(in_order(run.journal, repeats)), run.columns)
+        file = write_parquet(lambda: in_order(run.journal, repeats), run.columns)
     if file is None:
-        source = MemoryColumns("sample_id")
-        for part in parts_of(in_order(run.journal, repeats)):
-            source.add(part)
-        table = _make_table(source, (), (), run.path, source.read_ids)
-        return summarize_batch(table, pass_threshold), source.usage.total(), ""
+        columns = MemoryColumns.of(in_order(run.journal, repeats), (*SUMMARIZED, *ITEM, *TOKENS))
+        usage = count_tokens(columns.read(TOKENS))
+        return _summarize(columns, pass_threshold, run.path), usage, ""
     with closing(file):
-        usage = TokenCounts().add(file.read(TOKENS)).total()
+        usage = count_tokens(file.read(TOKENS))
         # Within little memory: a million results take 8 MB a column.
         file.db.execute("SET memory_limit = '64MB'")
-        _refuse_twice(**file.read(("index", "repeat", "id_hash")), where=run.path)
-        columns = _read_filled(file, SUMMARIZED)
-    summary = summarize_columns(columns, file.possible_counts, pass_threshold)
-    return summary, usage, hash_of_file(run.columns)
+        return _summarize(file, pass_threshold, run.path), usage, hash_of_file(run.columns)
+
+
+def summarize_results(results: Iterable[EvalResult], pass_threshold: float | None = 0.5) -> Summary:
+    """Summarize results in memory, in any order, as summary.json has it.
+
+    Repeats of one sample are one cluster, and so are samples of equal content.
+    """
+    columns = MemoryColumns.of(rows_of(results), (*SUMMARIZED, *ITEM))
+    return _summarize(columns, pass_threshold, "this report")
+
+
+def _summarize(source: ColumnSource, pass_threshold: float | None, where: object) -> Summary:
+    refuse_twice(**source.read(ITEM), where=where)
+    columns = read_filled(source, SUMMARIZED)
+    return summarize_columns(columns, frozenset(source.possible_counts), pass_threshold)
 
 
 def summarize_columns(
@@ -298,21 +343,19 @@ def summarize_columns(
     index = columns["index"]
     batch = Batch(
         index,
-        _number_clusters(index, columns["cluster_hash"]),
+        number_clusters(index, columns["cluster_hash"]),
         columns["reward"],
         columns["truncated"],
         columns["weighted"],
         columns["cached"],
         columns["cached_turns"],
-        _metrics_in(columns),
+        metrics_in(columns),
         possible_counts,
     )
     return summarize_batch(batch, pass_threshold)
 
 
-def write_parquet(
-    read_parts: Callable[[], Iterable[ColumnChunk]], path: Path
-) -> ParquetFile | None:
+def write_parquet(read_rows: Callable[[], Iterable[RecordRow]], path: Path) -> ParquetFile | None:
     """Write results, which are read in dataset order, as a Parquet file; returns it, open.
 
     They are read once more where a key turns out to have values of several kinds. Without results,
@@ -322,27 +365,31 @@ def write_parquet(
     """None where no result has had a value."""
     possible_counts, own = set[str](), set[str]()
     is_settled = False
+    # The kind of a metadata column is known only after the last row (ids may be numbers for a
+    # million rows and a text in the next), and a Parquet file cannot change a column that it has
+    # begun. So once a part disagrees, the rest of this pass only finds out kinds, and the next pass
+    # writes with these. Kinds only ever widen, towards text, so the loop ends: nearly always after
+    # the first pass, in the worst case after as many as there are kinds.
     while not is_settled:
         is_settled = True
         with ParquetWriter() as writer:
-            for part in read_parts():
+            for part in map(MemoryColumns, batches_of(read_rows())):
                 if len({*kinds, *(METADATA + key for key in part.keys)}) > MAX_COLUMNS:
                     path.unlink(missing_ok=True)
                     return None
                 possible_counts, own = possible_counts | part.possible_counts, own | part.own
-                kinds |= dict.fromkeys(part.metrics, "double")
-                metadata = {METADATA + key: part.values(key) for key in part.keys}
-                for name, values in metadata.items():
+                kinds |= {name: "double" for name in part.arrays if name not in FIXED}
+                for name, values in part.metadata.items():
                     before = kinds.get(name)
                     kinds[name] = merge_kinds(before, kind_of(values))
                     is_settled = is_settled and before in (None, kinds[name])
                 if is_settled:
-                    arrays = part.columns | part.metrics
+                    arrays = part.arrays
                     if arrays["ok"].all():
                         del arrays["error"]  # a column without values
                     if not arrays["other_usage"].any():
                         del arrays["other_usage"]
-                    for name, values in metadata.items():
+                    for name, values in part.metadata.items():
                         if (kind := kinds[name]) is not None:
                             arrays[name] = as_array(values, kind)
                     writer.add(kinds, arrays)
@@ -385,290 +432,41 @@ def open_current_parquet(
     return file
 
 
-# --- Every item as columns ------------------------------------------------------------------------
+# --- Reading results ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Labels:
-    """The values of a metadata key, as numbers into those that there are."""
+@contextmanager
+def open_columns(
+    results: Iterable[EvalResult], names: Iterable[str], keys: Sequence[str] = ()
+) -> Iterator[ColumnSource]:
+    """Open the columns of results: of a run those of all, also where these are a selection.
 
-    codes: Ints
-    """-1 where there is no value."""
-    values: list[Any]
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __getitem__(self, item: int) -> Any:
-        code = self.codes[item]
-        return None if code < 0 else self.values[code]
-
-    def __iter__(self) -> Iterator[Any]:
-        values = [*self.values, None]
-        return (values[code] for code in self.codes.tolist())
-
-    def rows(self, which: NDArray[Any]) -> Labels:
-        """Return some of them."""
-        return Labels(self.codes[which], self.values)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ResultTable(Batch):
-    """Every item of a run as columns: dataset order, the repeats of a sample side by side."""
-
-    content: Hashes
-    """Of each sample: a hash of its input and ground truth, not of its metadata."""
-    id_hash: Hashes
-    """Of each sample's id, to recognise two runs of the same samples quickly."""
-    repeat: Ints
-    keys: Mapping[str, Labels]
-    """Of each sample: the value of a metadata key that was asked for; None where it has none."""
-    item_keys: Mapping[str, Labels]
-    """The same of each item, for keys that repeats of a sample need not agree on."""
-    read_ids: Callable[[], list[str]]
-
-    @property
-    def samples(self) -> int:
-        """How many samples there are."""
-        return len(self.id_hash)
-
-    @property
-    def sample_cluster(self) -> Ints:
-        """The cluster of each sample."""
-        return self.cluster[_first_of_sample(self.sample)]
-
-    @cached_property
-    def sample_ids(self) -> list[str]:
-        """The id of each sample, which most often nothing asks for; `sample` is a place in it."""
-        return self.read_ids()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Selection:
-    """Which items of a report a condition holds for."""
-
-    condition: str
-    """In SQL."""
-    items: NDArray[np.bool_]
-    """Of each item of the whole report."""
-    by_outcome: bool
-    """Whether it looks at what came out: then an interval around what was picked says nothing."""
-
-    @property
-    def of(self) -> int:
-        """How many items there are to pick from."""
-        return len(self.items)
-
-    def pick(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Select the values of the items that it holds for."""
-        if len(values) != len(self.items):
-            raise RunDirectoryError("the run was changed while it was read")
-        return values[self.items]
-
-
-def table_of(
-    report: EvalReport, keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
-) -> ResultTable:
-    """Return all items of a report, finished or not, with the values of metadata keys.
-
-    Repeats of a sample have the same value of each of `keys`, or are refused (InvalidInput); they
-    may differ in `item_keys`. RunDirectoryError says that there is no such key, and which are.
+    Args:
+        results: The results.
+        names: Columns of FIXED that are read.
+        keys: Metadata keys, and columns of FIXED, of which codes are read.
     """
-    run, selection = report.run_dir, report.selection
-    if run is None:
-        return table_of_results(report.results, keys, item_keys=item_keys)
-
-    def read_ids_again() -> NDArray[Any]:
-        with current_parquet(run, report.info) as file:
-            if file is None:
-                run.refuse_replaced(report.info)
-                raise RunDirectoryError(f"{run.path} was changed while it was read")
-            return file.read_ids()
-
-    with current_parquet(run, report.info) as file:
-        if file is not None:
-            table = _make_table(file, keys, item_keys, run.path, read_ids_again, selection)
-            run.refuse_replaced(report.info)
-            return table
-    columns = MemoryColumns("sample_id", keys=[*keys, *item_keys])
-    for part in parts_of(in_order(run.journal, report.repeats)):
-        columns.add(part)
-    run.refuse_replaced(report.info)
-    return _make_table(columns, keys, item_keys, run.path, columns.read_ids, selection)
-
-
-def usage_of(report: EvalReport) -> RunUsage:
-    """Count the tokens that the attempts of a report took, as far as they say so."""
-    if report.run_dir is not None:
-        with current_parquet(report.run_dir, report.info) as file:
-            if file is not None:
-                tokens = file.read(TOKENS)
-                report.run_dir.refuse_replaced(report.info)
-                if (selection := report.selection) is not None:
-                    tokens = {name: selection.pick(counts) for name, counts in tokens.items()}
-                return TokenCounts().add(tokens).total()
-    counts = TokenCounts()
-    for part in parts_of(rows_of(report)):
-        counts.add(part.columns)
-    return counts.total()
-
-
-def errors_of(report: EvalReport) -> list[ErrorCount]:
-    """Count the errors of a report's items, the commonest first."""
-    if report.run_dir is not None:
-        with current_parquet(report.run_dir, report.info) as file:
-            if file is not None:
-                errors = file.read(["error"])["error"]
-                if report.selection is not None:
-                    errors = report.selection.pick(errors)
-                return count_errors(errors.tolist())  # masked, so None, where there is none
-    return count_errors(row.error for row in rows_of(report))
-
-
-def count_finish_reasons(report: EvalReport) -> dict[str, int]:
-    """Count how the last model turns ended, the most frequent first, equals by name."""
-    counts: Counter[str] = Counter()
-    run, selection = report.run_dir, report.selection
-    with nullcontext() if run is None else current_parquet(run, report.info) as file:
-        if file is not None:
-            codes, values = file.read_codes("finish_reason")
-            codes = codes if selection is None else selection.pick(codes)
-            found = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
-            counts.update(dict(zip(values, found, strict=True)))
-        else:
-            counts.update(row.trajectory.stop.finish_reason or "" for row in rows_of(report))
-    named = {reason: n for reason, n in counts.items() if reason and n}
-    return dict(sorted(named.items(), key=lambda item: (-item[1], item[0])))
-
-
-class TokenCounts:
-    """Sums of tokens: of the policy, and of each judge and simulated user."""
-
-    def __init__(self) -> None:
-        self._policy = ModelUsage("policy")
-        self._others: dict[tuple[str, str], ModelUsage] = {}
-
-    def add(self, columns: Arrays) -> Self:
-        """Add attempts; counts of the policy's that are masked, or cannot be any, are unknown."""
-        # In floats, which are exact up to 2^53: a sum of integers could turn negative.
-        names = ("prompt_tokens", "completion_tokens")
-        counts = np.ma.stack([columns[name] for name in names]).astype(np.float64)
-        known = np.ma.filled((counts >= 0) & (counts <= MOST_TOKENS), False).all(axis=0)
-        prompt, completion = np.ma.filled(counts, 0)[:, known].sum(axis=1)
-        self._policy = _add_usage(self._policy, int(known.sum()), int(prompt), int(completion))
-        texts = columns["other_usage"]
-        for text in texts.tolist() if len(texts) and np.ma.count(texts) else ():
-            for part in _decode_others(text) if text is not None else ():
-                key = part.role, part.model
-                before = self._others.get(key) or ModelUsage(part.role, part.model)
-                if part.usage is None:
-                    after = msgspec.structs.replace(before, unknown=before.unknown + 1)
-                else:
-                    tokens = part.usage.prompt_tokens, part.usage.completion_tokens
-                    after = _add_usage(before, 1, *tokens)
-                self._others[key] = after
-        return self
-
-    def total(self) -> RunUsage:
-        """Return what all models took, and the share of each."""
-        return RunUsage.of([self._policy, *(self._others[key] for key in sorted(self._others))])
-
-
-def _decode_others(text: str) -> tuple[OtherUsage, ...]:
-    try:
-        return _others_decoder.decode(text)
-    except UNREADABLE:
-        raise RunDirectoryError(
-            "results.parquet has tokens that are none; without it the journal is read"
-        ) from None
-
-
-_others_decoder = msgspec.json.Decoder(tuple[OtherUsage, ...])
-
-
-def _add_usage(usage: ModelUsage, n: int, prompt: int, completion: int) -> ModelUsage:
-    return msgspec.structs.replace(
-        usage,
-        n=usage.n + n,
-        prompt_tokens=usage.prompt_tokens + prompt,
-        completion_tokens=usage.completion_tokens + completion,
-    )
-
-
-def rows_of(report: EvalReport) -> Iterator[RecordRow]:
-    """Read the results of a report as rows, in dataset order."""
-    run = report.run_dir
-    if run is None:
-        yield from _rows_of_results(report.results)
+    if not isinstance(results, Results):
+        yield MemoryColumns.of(rows_of(results), names, keys)
         return
-    rows = in_order(run.journal, report.repeats)
-    yield from rows if report.selection is None else compress(rows, report.selection.items)
-    run.refuse_replaced(report.info)
+    with current_parquet(results.run, results.info) as file:
+        if file is not None:
+            yield file
+            results.run.refuse_replaced(results.info)
+            return
+    yield MemoryColumns.of(results.all_rows(), names, keys)
 
 
-def table_of_results(
-    results: Iterable[EvalResult], keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
-) -> ResultTable:
-    """Return results in memory as a table; samples are in order of first occurrence."""
-    columns = MemoryColumns("sample_id", keys=[*keys, *item_keys])
-    for part in parts_of(_rows_of_results(results)):
-        columns.add(part)
-    return _make_table(columns, keys, item_keys, "this report", columns.read_ids)
+def read_columns(results: Iterable[EvalResult], names: Sequence[str]) -> Arrays:
+    """Read columns of results, of a selection those of its items."""
+    with open_columns(results, names) as source:
+        columns = source.read(names)
+    if isinstance(results, Results):
+        return {name: results.pick(array) for name, array in columns.items()}
+    return columns
 
 
-def _rows_of_results(results: Iterable[EvalResult]) -> list[RecordRow]:
-    numbers: dict[str, int] = {}
-    rows = [row_of(numbers.setdefault(r.sample_id, len(numbers)), r) for r in results]
-    return sorted(rows, key=lambda row: (row.index, row.repeat))
-
-
-def _make_table(
-    source: ColumnSource,
-    keys: Sequence[str],
-    item_keys: Sequence[str],
-    where: object,
-    read_ids: Callable[[], NDArray[Any]],
-    selection: Selection | None = None,
-) -> ResultTable:
-    names = {key: column_name(key, source.columns, where) for key in (*keys, *item_keys)}
-    columns = _read_filled(source, TABLE)
-    labels = {key: Labels(*source.read_codes(name)) for key, name in names.items()}
-    if selection is not None:
-        columns = {name: selection.pick(array) for name, array in columns.items()}
-        labels = {key: values.rows(selection.items) for key, values in labels.items()}
-    index, repeat, hashes = columns["index"], columns["repeat"], columns["id_hash"]
-    _refuse_twice(index, repeat, hashes, where)
-    first = _first_of_sample(index)
-    sample = np.cumsum(first, dtype=np.int64) - 1
-
-    def read_sample_ids() -> list[str]:
-        ids = read_ids()
-        return (ids if selection is None else selection.pick(ids))[first].tolist()  # type: ignore[no-any-return]
-
-    content = columns["content"][first].view(np.uint64)
-    table = ResultTable(
-        sample=sample,
-        cluster=_number_clusters(sample, columns["cluster_hash"]),
-        reward=columns["reward"],
-        truncated=columns["truncated"],
-        weighted=columns["weighted"],
-        cached=columns["cached"],
-        cached_turns=columns["cached_turns"],
-        metrics=_metrics_in(columns),
-        possible_counts=frozenset(source.possible_counts),
-        content=content,
-        id_hash=hashes[first].view(np.uint64),
-        repeat=repeat,
-        keys={key: labels[key].rows(first) for key in keys},
-        item_keys={key: labels[key] for key in item_keys},
-        read_ids=read_sample_ids,
-    )
-    for key in keys:
-        _check_same_in_repeats(key, labels[key], table)
-    return table
-
-
-def _read_filled(source: ColumnSource, names: Iterable[str]) -> Arrays:
+def read_filled(source: ColumnSource, names: Iterable[str]) -> Arrays:
     """Read columns, and those of the metrics, with NaN where there is no value."""
     metrics = sorted(name for name in source.columns if name.startswith(METRIC))
     stored = {name: name for name in (*names, *metrics)}
@@ -680,28 +478,30 @@ def _read_filled(source: ColumnSource, names: Iterable[str]) -> Arrays:
     return {name: np.ma.filled(arrays[column], np.nan) for name, column in stored.items()}
 
 
-def _metrics_in(columns: Arrays) -> dict[str, NDArray[Any]]:
+def metrics_in(columns: Arrays) -> dict[str, NDArray[Any]]:
+    """Return the columns of the metrics, by the metric's own name."""
     metrics = [name for name in columns if name.startswith(METRIC)]
     return {name.removeprefix(METRIC): columns[name] for name in metrics}
 
 
-def _number_clusters(sample: Ints, hashes: Ints) -> Ints:
+def number_clusters(sample: Ints, hashes: Ints) -> Ints:
     """Number the cluster of each row: its sample, or what samples share (clause 7).
 
     All attempts at a sample have the hash of the first: one that broke may lack what others have.
     """
-    first = _first_of_sample(sample)
+    first = first_of_sample(sample)
     of_samples = hashes[first]
     return of_samples[np.cumsum(first) - 1] if has_duplicates(of_samples) else sample
 
 
-def _first_of_sample(index: Ints) -> NDArray[np.bool_]:
+def first_of_sample(index: Ints) -> NDArray[np.bool_]:
+    """Say of each item whether it is the first of its sample."""
     return np.append(np.ones(min(1, len(index)), np.bool_), index[1:] != index[:-1])
 
 
-def _refuse_twice(index: Ints, repeat: Ints, id_hash: Ints, where: object) -> None:
+def refuse_twice(index: Ints, repeat: Ints, id_hash: Ints, where: object) -> None:
     """Refuse results in which a sample, or an attempt at one, is there twice."""
-    first = _first_of_sample(index)
+    first = first_of_sample(index)
     has_twice = has_duplicates(id_hash[first])
     if not first.all():
         of_sample = id_hash[first][np.cumsum(first) - 1]
@@ -711,18 +511,6 @@ def _refuse_twice(index: Ints, repeat: Ints, id_hash: Ints, where: object) -> No
         raise RunDirectoryError(
             f"{where}: a sample, or an attempt at one, is there twice; was results.jsonl changed "
             "from outside?"
-        )
-
-
-def _check_same_in_repeats(key: str, labels: Labels, table: ResultTable) -> None:
-    different = np.flatnonzero(labels.codes != table.keys[key].codes[table.sample])
-    if len(different):
-        item = int(different[0])
-        sample = int(table.sample[item])
-        raise InvalidInput(
-            f"{key!r} is not the same in all repeats of sample {table.sample_ids[sample]!r}: "
-            f"{table.keys[key][sample]!r:.80} and {labels[item]!r:.80}; choose a key that belongs "
-            "to the sample"
         )
 
 
@@ -741,79 +529,7 @@ def column_name(key: str, columns: Iterable[str], where: object) -> str:
     )
 
 
-# --- Summaries ------------------------------------------------------------------------------------
-
-
-def summarize_results(results: Iterable[EvalResult], pass_threshold: float | None = 0.5) -> Summary:
-    """Summarize results in memory, in any order, as summary.json has it.
-
-    Repeats of one sample are one cluster, and so are samples of equal content.
-    """
-    return summarize_batch(table_of_results(results), pass_threshold)
-
-
-def group_results(
-    results: Iterable[EvalResult], by: str | Callable[[EvalResult], Any]
-) -> dict[Any, list[EvalResult]]:
-    """Group results by the value of a key, None where one has none, or of a function of them."""
-    results = list(results)
-    if callable(by):
-        values = [by(result) for result in results]
-    else:
-        columns = MemoryColumns(keys=[by])
-        for part in parts_of(row_of(i, result) for i, result in enumerate(results)):
-            columns.add(part)
-        name = column_name(by, columns.columns, "this report")
-        values = [*Labels(*columns.read_codes(name))]
-    groups: dict[Any, list[EvalResult]] = {}
-    for value, result in zip(values, results, strict=True):
-        groups.setdefault(value, []).append(result)
-    return {value: groups[value] for value in sorted(groups, key=sort_key)}
-
-
-def slice_summaries(
-    report: EvalReport, by: Sequence[str], pass_threshold: float | None
-) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
-    """Summarize a report by the values of keys, None where an item has none; and all of it."""
-    table = table_of(report, item_keys=by)
-    labels = [table.item_keys[key] for key in by]
-    groups, first = number_groups(labels)
-    summaries = summarize_groups(table, groups, len(first), pass_threshold)
-    values = [tuple(key[item] for key in labels) for item in first.tolist()]
-    slices = dict(zip(values, summaries, strict=True))
-    ordered = sorted(slices, key=lambda values: [sort_key(value) for value in values])
-    return {key: slices[key] for key in ordered}, summarize_batch(table, pass_threshold)
-
-
-def make_table_batch(table: ResultTable, clusters: Ints | None = None) -> Batch:
-    """Return what a summary of a table needs; `clusters`, if given, has one entry per sample."""
-    return table if clusters is None else replace(table, cluster=clusters[table.sample])
-
-
 def has_duplicates(numbers: NDArray[Any]) -> bool:
     """Return whether any number occurs twice; much faster than `np.unique` if none does."""
     ordered = np.sort(numbers)
     return bool((ordered[1:] == ordered[:-1]).any())
-
-
-def number_groups(labels: Sequence[Labels]) -> tuple[Ints, Ints]:
-    """Number the combinations of values that occur, from 0; and find where each first occurs."""
-    codes, first = np.zeros(len(labels[0]), dtype=np.int64), np.empty(0, dtype=np.int64)
-    for key in labels:
-        codes = codes * (len(key.values) + 1) + key.codes + 1
-        _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
-    return codes, first
-
-
-def places_by_code(codes: Ints) -> Iterator[tuple[int, Ints]]:
-    """Return each code that occurs with its indices, in order, from a single sort."""
-    order = np.argsort(codes, kind="stable")
-    distinct, starts = np.unique(codes[order], return_index=True)
-    return zip(distinct.tolist(), np.split(order, starts)[1:], strict=True)
-
-
-def sort_key(value: Any) -> tuple[int, Any]:
-    """Sort missing values last; numbers and texts each among themselves."""
-    if value is None:
-        return (2, "")
-    return (0, value) if isinstance(value, int | float) else (1, str(value))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from heldout._format import cut
+from heldout._core.format import cut
 
 KINDS_COUNTED = 10
 """Different errors that are counted apart; the others are the rest of `n_errors`."""
@@ -27,10 +28,32 @@ class ErrorCount(msgspec.Struct, frozen=True):
     count: int
 
 
-def count_errors(errors: Iterable[str | None]) -> list[ErrorCount]:
-    """Count errors by their first line, the commonest first; None is an item without one."""
-    kinds = Counter(_first_line(error) for error in errors if error is not None)
-    return [ErrorCount(error, number) for error, number in kinds.most_common(KINDS_COUNTED)]
+def count_errors(errors: Iterable[tuple[str, str | None]]) -> list[ErrorCount]:
+    """Count errors by their first line, the commonest first.
+
+    Lines that differ in the sample's id alone are one error, with `ID` in its place.
+
+    Args:
+        errors: The id of each item's sample, and its error; None is an item without one.
+    """
+    lines = Counter(
+        (sample_id, _first_line(error)) for sample_id, error in errors if error is not None
+    )
+    samples = Counter(line for _, line in lines)
+    kinds: Counter[str] = Counter()
+    named: dict[str, str] = {}
+    for (sample_id, line), number in lines.items():
+        # A line that several samples have does not name any of them.
+        kind = line if samples[line] > 1 else _without_id(line, sample_id)
+        named[kind] = line if kind not in named else kind
+        kinds[kind] += number
+    return [ErrorCount(named[kind], number) for kind, number in kinds.most_common(KINDS_COUNTED)]
+
+
+def _without_id(line: str, sample_id: str) -> str:
+    if not sample_id:
+        return line
+    return re.sub(rf"(?<!\w){re.escape(sample_id)}(?!\w)", "ID", line)
 
 
 def list_errors(counts: Sequence[ErrorCount], n_errors: int) -> list[str]:

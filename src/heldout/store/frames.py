@@ -1,23 +1,21 @@
 """Results as a data frame: one row per attempt, in dataset order.
 
-Columns are `id`, `repeat`, `question`, `answer`, `ground_truth`, `extracted`, `reward`, `passed`,
-one `metric.NAME` per metric, `prompt_tokens`, `completion_tokens`, `seconds`, `truncated`, `error`,
-and one `metadata.KEY` per key of the samples. What an attempt does not have is missing: an errored
-one has no reward, rather than 0.
+Columns are `sample_id`, `repeat`, `question`, `answer`, `ground_truth`, `extracted`, `reward`,
+`passed`, one `metric.NAME` per metric, `prompt_tokens`, `completion_tokens`, `seconds`,
+`truncated`, `error`, and one `metadata.KEY` per key of the samples. What an attempt does not have
+is missing: an errored one has no reward, rather than 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from heldout._core.extras import install_hint
 from heldout.errors import InvalidInput
 from heldout.store.columns import METADATA, METRIC, as_text
 from heldout.types import EvalResult
-
-if TYPE_CHECKING:
-    from heldout.store.report import EvalReport
 
 FrameColumns = dict[str, list[Any]]
 
@@ -27,14 +25,17 @@ def import_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise InvalidInput(f"a frame of {name} needs the package: pip install {name}") from None
+        hint = install_hint("frames", only=name)
+        raise InvalidInput(f"a frame of {name} needs the package: {hint}") from None
 
 
-def make_columns(report: EvalReport) -> FrameColumns:
-    """Put the results of a report into columns of one type each: texts, where it has several."""
-    threshold = report.pass_threshold
+def make_columns(results: Iterable[EvalResult], threshold: float | None) -> FrameColumns:
+    """Put results into columns of one type each: texts, where one has several.
+
+    Rewards from the threshold on have passed; None says nothing of that.
+    """
     opening: dict[str, Callable[[EvalResult], Any]] = {
-        "id": lambda r: r.sample_id,
+        "sample_id": lambda r: r.sample_id,
         "repeat": lambda r: r.repeat,
         "question": lambda r: r.question or None,
         "answer": lambda r: r.trajectory.answer if r.trajectory.last_turn is not None else None,
@@ -54,7 +55,7 @@ def make_columns(report: EvalReport) -> FrameColumns:
     values: FrameColumns = {name: [] for name in read}
     metrics: list[dict[str, float]] = []
     metadata: list[dict[str, Any]] = []
-    for result in report.results:  # decoded one by one: only what a column takes is held
+    for result in results:  # decoded one by one: only what a column takes is held
         for name, read_value in read.items():
             values[name].append(read_value(result))
         metrics.append({metric.name: metric.value for metric in result.score.metrics})

@@ -323,6 +323,8 @@ class JournalWriter(LineWriter):
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
         """`new`: the journal must not be there yet (FileExistsError)."""
+        if not new:
+            jsonl.unpack(path)
         super().__init__(path, JOURNAL, new=new)
         self._tools: StoredTools | None = None
 

@@ -2,19 +2,24 @@
 
 A line is one `write`, so a killed process leaves at most one torn line at the end, which readers
 ignore and the next writer cuts off. A line that cannot be read anywhere else is damage, and is
-named. `journal.py` keeps results this way, `heldout.training.curve` the points of a curve.
+named. `journal.py` keeps results this way, `heldout.training.curve.points` the points of a curve.
+
+A file that is complete may be packed: NAME.gz in place of NAME, which `open_to_read` reads as NAME.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import os
 import secrets
 import stat
+import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from io import BufferedReader, BufferedWriter, FileIO
@@ -231,6 +236,34 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Write the whole file or leave the old one: never half."""
+    temporary = temporary_name(path)
+    is_made = False
+    try:
+        with temporary.open("xb") as file:  # which follows no link
+            is_made = True
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as problem:
+        if is_made:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        raise storage_error(path, problem) from problem
+
+
+def sync_directory(path: Path) -> None:
+    """Sync a directory: a new name survives a crash only once its directory is on disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def open_to_append(path: Path) -> BufferedWriter:
     """Open a file of a run directory, or make it; OSError where it is a link or a pipe."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -352,7 +385,9 @@ def open_to_read(path: Path) -> BufferedReader:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
-        raise
+        if path.suffix != ".jsonl" or not packed_path(path).exists():
+            raise
+        return _open_packed(path)
     except OSError as problem:
         if problem.errno == errno.ELOOP:
             raise link_error(path) from None
@@ -360,6 +395,55 @@ def open_to_read(path: Path) -> BufferedReader:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise RunDirectoryError(f"{path} is not an ordinary file")
+    return BufferedReader(RunFile(fd, path), BLOCK)
+
+
+# --- Packed files -------------------------------------------------------------------------------
+
+MAX_PACKED_BYTES = 2**26
+"""Bytes of a file before it was packed. It is unpacked whole to be read, and may be anybody's."""
+
+
+def packed_path(path: Path) -> Path:
+    """Return where the packed content of a file is."""
+    return path.with_name(f"{path.name}.gz")
+
+
+def pack(path: Path) -> None:
+    """Compress a file that nobody writes to any more; a very large one is left as it is."""
+    with open_to_read(path) as file:
+        if os.fstat(file.fileno()).st_size > MAX_PACKED_BYTES:
+            return
+        content = file.read()
+    replace_file(packed_path(path), gzip.compress(content, compresslevel=6, mtime=0))
+    path.unlink()  # afterwards: who does not find the one finds the other
+
+
+def unpack(path: Path) -> None:
+    """Make an ordinary file of a packed one, so that it can be written to; else do nothing."""
+    if not path.exists() and packed_path(path).exists():
+        with open_to_read(path) as file:
+            replace_file(path, file.read())
+        packed_path(path).unlink()
+
+
+def _open_packed(path: Path) -> BufferedReader:
+    """Open the content of a packed file, as a file without a name that can be read anywhere."""
+    packed = packed_path(path)
+    try:
+        with open_to_read(packed) as file:
+            content = gzip.GzipFile(fileobj=file).read(MAX_PACKED_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
+        raise RunDirectoryError(f"{packed} cannot be unpacked: {problem}") from None
+    if len(content) > MAX_PACKED_BYTES:
+        raise RunDirectoryError(
+            f"{packed} has more than {MAX_PACKED_BYTES / 1e6:,.0f} MB when it is unpacked"
+        )
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        fd = os.dup(file.fileno())
+    os.lseek(fd, 0, os.SEEK_SET)
     return BufferedReader(RunFile(fd, path), BLOCK)
 
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.store.jsonl import LineFormat, LineWriter, lines, repair
-from heldout.store.run_dir import RunDir, now, sync_directory
+from heldout.errors import DamagedJournal, InvalidInput, RunDirectoryError
+from heldout.store.jsonl import LineFormat, LineWriter, lines, repair, sync_directory
+from heldout.store.run_dir import RunDir, now
 from heldout.types import EvalResult
 
 NOTES = LineFormat("heldout.notes", 1, noun="notes", line="note", if_busy="try again")
@@ -28,6 +29,10 @@ LARGEST = 2**25
 """Bytes of the file; more is refused."""
 LABELS = ("correct", "incorrect", "not_attempted")
 """Labels that a judge can be compared with (`heldout check judge`). Any other text is allowed."""
+
+
+class NoteChanged(RunDirectoryError):
+    """A note is no longer the one that was to be replaced."""
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -63,7 +68,14 @@ def hash_answer(result: EvalResult) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def write_note(run: RunDir, result: EvalResult, label: str, remark: str) -> Note:
+def write_note(
+    run: RunDir,
+    result: EvalResult,
+    label: str,
+    remark: str,
+    *,
+    was: tuple[str, str] | None = None,
+) -> Note:
     """Write a note on an answer; without label and remark it takes the earlier one away.
 
     Args:
@@ -71,16 +83,21 @@ def write_note(run: RunDir, result: EvalResult, label: str, remark: str) -> Note
         result: The answer.
         label: One of LABELS, or another word.
         remark: Any text.
+        was: Label and remark of the note that it replaces, "" where there is none: with another
+            note there by now, nothing is written. None: it replaces whatever there is.
 
     Raises:
         InvalidInput: One of them is too long, or the label is no plain text.
+        NoteChanged: There is another note than `was`.
         RunDirectoryError: The file cannot be written, or is full.
     """
     label, remark = label.strip(), remark.strip()
     if len(label) > LONGEST_LABEL or not label.isprintable():
         raise InvalidInput(f"a label is up to {LONGEST_LABEL} printable characters")
     if len(remark) > LONGEST_REMARK:
-        raise InvalidInput(f"a remark is up to {LONGEST_REMARK:,} characters, got {len(remark):,}")
+        raise InvalidInput(
+            f"a remark must be up to {LONGEST_REMARK:,} characters, got {len(remark):,}"
+        )
     note = Note(
         id=result.sample_id,
         repeat=result.repeat,
@@ -96,14 +113,25 @@ def write_note(run: RunDir, result: EvalResult, label: str, remark: str) -> Note
             f"{run.notes} has {LARGEST // 2**20} MB, which is the most: keep a copy of it, and "
             "remove lines"
         )
-    writer = LineWriter(run.notes, NOTES)
+    writer = LineWriter(run.notes, NOTES)  # nobody else writes until it is closed
     try:
+        if was is not None:
+            _refuse_changed(run, note, was)
         writer.append_line(line)
     finally:
         writer.close()
     if is_new:
         sync_directory(run.path)
     return note
+
+
+def _refuse_changed(run: RunDir, note: Note, was: tuple[str, str]) -> None:
+    """Refuse to replace a note that is neither `was` nor what is to be written."""
+    with suppress(DamagedJournal):  # a note that cannot be read is replaced by none
+        found = read_notes(run).get((note.id, note.repeat))
+        now = (found.label, found.remark) if found else ("", "")
+        if now not in (was, (note.label, note.remark)):
+            raise NoteChanged("somebody else has changed it meanwhile")
 
 
 def read_notes(run: RunDir) -> Notes:

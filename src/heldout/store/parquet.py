@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
+import numpy as np
 from numpy.typing import NDArray
 
+from heldout._core.temporary import TemporaryFolder
 from heldout.errors import UNREADABLE, RunDirectoryError
-from heldout.stats import Ints
+from heldout.stats.intervals import Ints
 from heldout.store.jsonl import open_to_read, storage_error, temporary_name
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 ColumnType = Literal["string", "double", "int", "bool", "json"]
-"""What a column holds; "json", texts of values that are no texts, is read as "string"."""
+"""What a column holds; "json" has values of several types as JSON texts, read as "string"."""
 SQL_TYPES: dict[ColumnType, str] = {
     "string": "VARCHAR",
     "double": "DOUBLE",
@@ -34,7 +35,7 @@ SQL_TYPES: dict[ColumnType, str] = {
     "bool": "BOOLEAN",
     "json": "VARCHAR",
 }
-FORMAT = 3
+FORMAT = 4
 """Version of the columns; for a file of another version the journal is read instead."""
 ROW_GROUP = 122_880
 MOST_HANDED_OVER = 100_000
@@ -110,7 +111,7 @@ class ParquetWriter:
         self._is_handed_over = False
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="heldout-")
+        self._folder = TemporaryFolder("parquet")
         self._db = connect()
         self._db.execute(f"SET temp_directory = {quote_text(self._folder.name)}")
         return self
@@ -150,8 +151,7 @@ class ParquetWriter:
 
         names = dict(zip(kinds, unique_names(kinds), strict=True))
         columns: dict[str, tuple[str, ColumnType]] = {
-            name: (names[name], "string" if kind == "json" else kind)
-            for name, kind in kinds.items()
+            name: (names[name], kind) for name, kind in kinds.items()
         }
         footer = msgspec.json.encode(
             Footer(FORMAT, columns, sorted(possible_counts), sorted(own))
@@ -198,6 +198,32 @@ class ParquetWriter:
             self._db.execute(f"ALTER TABLE rows ADD COLUMN {column}")
 
 
+def merge_typed(codes: Ints, texts: Iterable[str]) -> tuple[Ints, list[Any]]:
+    """Number values by what JSON texts of several types say: 1 and 1.0 are one value."""
+    numbers: dict[Any, int] = {}
+    merged = [numbers.setdefault(typed(text), len(numbers)) for text in texts]
+    return np.array([*merged, -1], dtype=np.int64)[codes], list(numbers)
+
+
+def typed(text: str) -> Any:
+    """Return the number or the text that a JSON text is; of anything else the JSON text itself.
+
+    A text that reads like such a JSON text (`true`, `[1]`) stays quoted: it is another value.
+    """
+    value = msgspec.json.decode(text)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # Programs read numbers of 64 bits at most.
+        return value if isinstance(value, float) or -(2**63) <= value < 2**63 else text
+    if not isinstance(value, str):
+        return text
+    try:
+        looks_like = msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return value
+    is_number = isinstance(looks_like, int | float) and not isinstance(looks_like, bool)
+    return value if is_number else text
+
+
 def unique_names(names: Iterable[str]) -> Iterator[str]:
     """Make names printable, and distinct regardless of case, as SQL needs them."""
     used: set[str] = set()
@@ -228,7 +254,12 @@ class ParquetFile:
         except BaseException:
             self.db.close()
             raise
-        self.columns, self.possible_counts = content.columns, frozenset(content.possible_counts)
+        self.columns: dict[str, tuple[str, ColumnType]] = {
+            name: (column, "string" if kind == "json" else kind)
+            for name, (column, kind) in content.columns.items()
+        }
+        self._mixed = {name for name, (_, kind) in content.columns.items() if kind == "json"}
+        self.possible_counts = frozenset(content.possible_counts)
         self.own = content.own
 
     def _read_footer(self, source: str) -> Footer:
@@ -283,7 +314,8 @@ class ParquetFile:
                 f"SELECT coalesce(code, -1) AS code FROM {self.source} LEFT JOIN labels "
                 f"ON label = {column} ORDER BY file_row_number"
             ).fetchnumpy()["code"]
-        return codes, [value for (value,) in values]
+        found = [value for (value,) in values]
+        return (codes, found) if name not in self._mixed else merge_typed(codes, found)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

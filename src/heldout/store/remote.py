@@ -8,19 +8,19 @@ copy is no run.
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from heldout._extras import missing_extra
+from heldout._core.extras import missing_extra
+from heldout._core.temporary import TemporaryFolder
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
 from heldout.store.jsonl import open_to_read
 from heldout.store.run_dir import COPIED, RunDir, now
 
 FILES = (
-    *("notes.jsonl", "tools.jsonl", "results.jsonl", "results.parquet", "summary.json"),
+    *("notes.jsonl", "tools.jsonl", "results.jsonl", "results.jsonl.gz", "results.parquet"),
+    "summary.json",
     *("curve.jsonl", "run.json"),
 )
 """Of a run directory, in the order they are copied in."""
@@ -57,8 +57,9 @@ def _fetch(url: str) -> Path:
 def _copy_here(url: str) -> Path:
     """Copy a run; RunReplaced if another run took its place meanwhile."""
     filesystem, path = open_url(url)
-    copy = Path(tempfile.mkdtemp(prefix="heldout-run-"))
-    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    folder = TemporaryFolder("run")
+    atexit.register(folder.cleanup)
+    copy = Path(folder.name)
     target, again = copy / path.rpartition("/")[2], copy / ".again"
     target.mkdir()
     again.mkdir()
@@ -91,7 +92,10 @@ def check_target(url: str) -> None:
     """Refuse, before anything is run, a place that a run cannot be copied to."""
     filesystem, path = open_url(url)
     try:
-        is_taken = any(filesystem.exists(f"{path}/{n}") for n in ("run.json", "results.jsonl"))
+        is_taken = any(
+            filesystem.exists(f"{path}/{n}")
+            for n in ("run.json", "results.jsonl", "results.jsonl.gz")
+        )
     except OSError as problem:
         raise RunDirectoryError(f"{url} cannot be reached: {problem}") from None
     if is_taken:

@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import shutil
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
-from heldout._format import printable
-from heldout._providers import model_name
+from heldout._core.format import printable
+from heldout._core.html import as_html
+from heldout._core.prices import Price, find_price
+from heldout._core.providers import model_name
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists, RunReplaced
-from heldout.prices import Price, find_price
 from heldout.stats.summary import (
     EMPTY_SUMMARY,
     Summary,
     has_mean,
-    summarize_batch,
     without_intervals,
     without_means,
 )
-from heldout.store.columns import (
-    Selection,
-    count_finish_reasons,
-    derive,
-    errors_of,
-    group_results,
-    parts_of,
-    rows_of,
-    slice_summaries,
-    summarize_results,
-    table_of,
-    usage_of,
-    write_parquet,
-)
-from heldout.store.error_counts import ErrorCount, list_errors
-from heldout.store.journal import (
-    JOURNAL,
-    JournalWriter,
-    RecordKey,
-    decode_result,
-    lines,
-)
-from heldout.store.jsonl import open_to_read, read_line
+from heldout.store.columns import derive, read_columns, summarize_results, write_parquet
+from heldout.store.database import select_items
+from heldout.store.error_counts import ErrorCount, count_errors, list_errors
+from heldout.store.frames import import_package, make_columns
+from heldout.store.journal import JournalWriter
+from heldout.store.jsonl import open_to_read, replace_file
+from heldout.store.results import Results, Selection, rows_of
+from heldout.store.run_config import repeats_of, threshold_of
 from heldout.store.run_dir import (
     SUMMARY_FORMAT,
     SUMMARY_VERSION,
@@ -59,9 +43,10 @@ from heldout.store.run_dir import (
     SummaryFile,
     hash_ends,
     now,
-    replace_file,
 )
 from heldout.store.runs import find_run
+from heldout.store.tables import group_results, slice_summaries, summarize_table, table_of
+from heldout.store.token_counts import TOKENS, count_tokens
 from heldout.store.tools import tools_path
 from heldout.types import EvalResult
 
@@ -70,64 +55,8 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-
-class Results(Sequence[EvalResult]):
-    """The results of a run directory, in dataset order, decoded when asked for.
-
-    Iterating reads the file again each time: nothing but the places of the lines is held.
-    """
-
-    def __init__(
-        self, run: RunDir, info: RunInfo | None = None, selection: Selection | None = None
-    ) -> None:
-        """Take all results, or those of a selection; `info` says of which run, if it is known."""
-        self.run, self.info, self.selection = run, info, selection
-        self._places: tuple[Any, Any] | None = None
-
-    def _line_places(self) -> tuple[Any, Any]:
-        """(line numbers, byte offsets), one for each item's last record, in dataset order."""
-        if self._places is None:
-            keys = array("q")  # eight bytes a number: a million results are 24 MB
-            for number, offset, line in lines(self.run.journal):
-                key = JOURNAL.decode(self.run.journal, number, line, RecordKey)
-                keys.extend((key.index, key.repeat, offset))
-            index, repeat, offsets = np.array(keys, dtype=np.int64).reshape(-1, 3).T
-            order = np.lexsort((offsets, repeat, index))
-            changes = np.diff(index[order]).astype(bool) | np.diff(repeat[order]).astype(bool)
-            order = order[np.append(changes, np.ones(min(1, len(order)), dtype=bool))]
-            self.run.refuse_replaced(self.info)
-            if self.selection is not None:
-                order = self.selection.pick(order)
-            self._places = order + 2, offsets[order]
-        return self._places
-
-    def __len__(self) -> int:
-        return len(self._line_places()[0])
-
-    @overload
-    def __getitem__(self, item: int) -> EvalResult: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[EvalResult]: ...
-    def __getitem__(self, item: int | slice) -> EvalResult | list[EvalResult]:
-        numbers, offsets = self._line_places()
-        if isinstance(item, slice):
-            return list(self._read(numbers[item], offsets[item]))
-        if not -len(numbers) <= item < len(numbers):
-            raise IndexError(f"result {item} of {len(numbers)}")
-        return next(self._read(numbers[[item]], offsets[[item]]))
-
-    def __iter__(self) -> Iterator[EvalResult]:
-        return self._read(*self._line_places())
-
-    def _read(self, numbers: Any, offsets: Any) -> Iterator[EvalResult]:
-        with open_to_read(self.run.journal) as file:
-            self.run.refuse_replaced(self.info)
-            for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
-                file.seek(offset)
-                yield decode_result(self.run.journal, number, read_line(file))
-
-    def __repr__(self) -> str:
-        return f"Results({str(self.run.path)!r})"
+NO_LIMIT = ("environment", "no_reply", "error", "timeout")
+"""Ends that are none at a limit, and a time limit, which is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +81,7 @@ class EvalReport:
         return f"EvalReport({numbers}, status={self.status!r}{errors}{where})"
 
     def _repr_html_(self) -> str:
-        from heldout.viewer.notebook import report_html
-
-        return report_html(self)
+        return as_html("report", self)
 
     @classmethod
     def load(cls, path: str | Path) -> EvalReport:
@@ -164,8 +91,9 @@ class EvalReport:
         finished so far, with `complete: False` and `n_asked` beside it.
 
         Args:
-            path: The directory, or a name under outputs/evals: NAME is the latest run of that name,
-                NAME@3 its third, NAME@2026-11-15 the latest of that day.
+            path: The directory, as a `Path` or a text with a slash; or a name under outputs/evals:
+                NAME is the latest run of that name, NAME@3 its third, NAME@2026-11-15 the latest of
+                that day.
 
         Raises:
             RunDirectoryError: There is no such run, or it cannot be read.
@@ -202,8 +130,8 @@ class EvalReport:
         Raises:
             RunDirectoryError: It cannot be written.
             RunExists: It holds a run already.
-            InvalidInput: The results were picked by what came out: as a run they would say so no
-                more.
+            InvalidInput: The results were picked by what came out: saved as a run, they would lose
+                the record that they were selected.
         """
         if self.selection is not None and self.selection.by_outcome:
             raise InvalidInput(
@@ -247,7 +175,7 @@ class EvalReport:
             InvalidInput: There are no results, or their metadata needs too many columns.
             RunDirectoryError: It cannot be written.
         """
-        file = write_parquet(lambda: parts_of(rows_of(self)), Path(path))
+        file = write_parquet(lambda: rows_of(self.results), Path(path))
         if file is None:
             raise InvalidInput("there are no results, or more columns than a table holds")
         file.close()
@@ -266,18 +194,16 @@ class EvalReport:
         Raises:
             InvalidQuery: The condition is not one, or no result meets it.
         """
-        from heldout.store.sql import select_items
-
         if self.selection is not None:
             raise InvalidInput("these results are picked already; join the conditions with AND")
-        selection = select_items(self, condition)
+        selection = select_items(self.results, condition, self.pass_threshold)
         results: Sequence[EvalResult] = (
             [*compress(self.results, selection.items)]
             if self.path is None
             else Results(RunDir(self.path), self.info, selection)
         )
         picked = replace(self, results=results, selection=selection)
-        summary = summarize_batch(table_of(picked), self.pass_threshold)
+        summary = summarize_table(table_of(results), self.pass_threshold)
         progress: Summary = {
             key: self.summary[key] for key in ("complete", "n_asked") if key in self.summary
         }
@@ -313,7 +239,7 @@ class EvalReport:
 
     @property
     def pass_threshold(self) -> float | None:
-        """The reward from which an item counts as passed; None where nothing says so."""
+        """The reward from which an item counts as passed; None if nothing says so."""
         return threshold_of(self.config)
 
     @property
@@ -328,12 +254,22 @@ class EvalReport:
             if stored is not None and stored.usage is not None:
                 run.refuse_replaced(self.info)
                 return add_cost(stored.usage, self.config)
-        return add_cost(usage_of(self), self.config)
+        return add_cost(count_tokens(read_columns(self.results, TOKENS)), self.config)
 
     @property
     def errors(self) -> list[ErrorCount]:
         """The commonest errors, by their first line, with the number of items each has ended."""
-        return errors_of(self) if self.summary.get("n_errors") else []
+        if not self.summary.get("n_errors"):
+            return []
+        columns = read_columns(self.results, ["sample_id", "error"])
+        # Masked, so None, where there is none.
+        ids, errors = columns["sample_id"].tolist(), columns["error"].tolist()
+        return count_errors(zip(ids, errors, strict=True))
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether another package ran the items, so that none of them can be run again here."""
+        return "imported" in self.config and "parent" not in self.config
 
     @property
     def lacks_mean(self) -> bool:
@@ -341,9 +277,28 @@ class EvalReport:
         return self.status == "failed" and self.summary.get("mean") is None
 
     @property
+    def is_finished(self) -> bool:
+        """Whether all items are there, also where too many of them errored for a mean."""
+        summary = self.summary
+        has_all = summary.get("n") is not None and summary.get("n") == summary.get("n_asked")
+        return summary.get("complete") is not False or (self.status == "failed" and has_all)
+
+    @property
     def finish_reasons(self) -> dict[str, int]:
         """How many items' last model turns ended in which way, the most frequent first."""
-        return count_finish_reasons(self)
+        return self._count("finish_reason")
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """How many items a limit ended, by its name; a time limit is an error, and not here."""
+        ends = self._count("ended_by").items()
+        return {limit: n for limit, n in ends if limit not in NO_LIMIT}
+
+    def _count(self, column: str) -> dict[str, int]:
+        """Count the texts of a column, the most frequent first, equals by name."""
+        counts = Counter(read_columns(self.results, [column])[column].tolist())
+        named = {value: n for value, n in counts.items() if value}
+        return dict(sorted(named.items(), key=lambda item: (-item[1], item[0])))
 
     def summarize(
         self, by: str | Sequence[str] | Callable[[EvalResult], Any]
@@ -372,16 +327,24 @@ class EvalReport:
         slices, _ = self.slices_and_total(*keys)
         return {values[0]: s for values, s in slices.items()} if isinstance(by, str) else {**slices}
 
-    def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
+    def slices_and_total(
+        self, *by: str, cluster: str | None = None
+    ) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
         """Summarize slices and all results from one reading: a live run grows between two.
 
         Args:
             *by: Metadata keys, or names of columns.
+            cluster: Metadata key to cluster error bars by.
 
         Returns:
             A summary by the values of the keys, and that of all results.
+
+        Raises:
+            InvalidInput: Error bars were asked for of results that were picked by what came out.
         """
-        slices, total = slice_summaries(self, by, self.pass_threshold)
+        if cluster is not None:
+            refuse_selected(self)
+        slices, total = slice_summaries(self.results, by, self.pass_threshold, cluster)
         return {values: self._mark(s) for values, s in slices.items()}, self._mark(total)
 
     def _mark(self, summary: Summary) -> Summary:
@@ -392,12 +355,14 @@ class EvalReport:
     def to_pandas(self) -> pandas.DataFrame:
         """Make a pandas DataFrame: a row per attempt, as `heldout.store.frames` describes it.
 
+        `attrs["heldout"]` says of which run the rows are, how many, and whether these are all.
+
         Raises:
             InvalidInput: pandas is not installed.
         """
-        from heldout.store.frames import import_package, make_columns
-
-        frame: pandas.DataFrame = import_package("pandas").DataFrame(make_columns(self))
+        columns = make_columns(self.results, self.pass_threshold)
+        frame: pandas.DataFrame = import_package("pandas").DataFrame(columns)
+        frame.attrs["heldout"] = self._describe_rows()
         return frame
 
     def to_polars(self) -> polars.DataFrame:
@@ -406,9 +371,7 @@ class EvalReport:
         Raises:
             InvalidInput: polars is not installed.
         """
-        from heldout.store.frames import import_package, make_columns
-
-        columns = make_columns(self)
+        columns = make_columns(self.results, self.pass_threshold)
         frame: polars.DataFrame = import_package("polars").DataFrame(
             columns, infer_schema_length=None
         )
@@ -417,13 +380,67 @@ class EvalReport:
     def to_arrow(self) -> pyarrow.Table:
         """Make a pyarrow Table: a row per attempt, as `heldout.store.frames` describes it.
 
+        The schema's metadata have as `heldout`, in JSON, what a pandas frame has in `attrs`.
+
         Raises:
             InvalidInput: pyarrow is not installed.
         """
-        from heldout.store.frames import import_package, make_columns
+        columns = make_columns(self.results, self.pass_threshold)
+        table: pyarrow.Table = import_package("pyarrow").table(columns)
+        about = msgspec.json.encode(self._describe_rows())
+        return table.replace_schema_metadata({"heldout": about})
 
-        table: pyarrow.Table = import_package("pyarrow").table(make_columns(self))
-        return table
+    def _describe_rows(self) -> dict[str, Any]:
+        """Say what the rows of a frame are: of an unfinished run, the finished part."""
+        summary = self.summary
+        described: dict[str, Any] = {
+            "run": self.config.get("experiment_name"),
+            "n": summary.get("n"),
+            "complete": self.is_finished,
+        }
+        kept = {key: summary[key] for key in ("n_asked", "where", "n_of") if key in summary}
+        return described | kept
+
+
+ReportOrResults = EvalReport | Iterable[EvalResult]
+
+
+def refuse_selected(results: ReportOrResults, name: str = "this report") -> None:
+    """Refuse results selected by outcome: they only describe the selection.
+
+    That is a report that `where` picked so, and one that holds fewer results than it was made with.
+    For a plain list of results this cannot be known.
+
+    Args:
+        results: A report, or results.
+        name: What to call it.
+
+    Raises:
+        InvalidInput: They were.
+    """
+    if (selection := outcome_selection(results)) is not None:
+        raise InvalidInput(
+            f"{name} holds results picked by what came out ({selection.condition}), so an interval "
+            "or a comparison says nothing of them; pick by metadata"
+        )
+    if not isinstance(results, EvalReport) or results.run_dir is not None or results.selection:
+        return
+    counts = [results.summary.get("n")]
+    if results.info is not None and results.info.status == "complete":
+        counts.append(results.info.asked)
+    for count in counts:
+        if count is not None and count != len(results.results):
+            raise InvalidInput(
+                f"{name} holds {len(results.results)} results where it was made of {count}; "
+                "report.where(…) picks by metadata, and says that it did"
+            )
+
+
+def outcome_selection(results: ReportOrResults) -> Selection | None:
+    """Return how results were selected by outcome; None if they were not, as far as is known."""
+    if not isinstance(results, EvalReport | Results) or results.selection is None:
+        return None
+    return results.selection if results.selection.by_outcome else None
 
 
 def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Summary:
@@ -487,7 +504,7 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
     stored = run.read_summary(info)
     if stored is not None and _is_whole(stored.summary):
         return stored.summary
-    if not run.journal.exists():
+    if not run.has_journal:
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
     summary, _, _ = derive(run, repeats_of(info.config), threshold_of(info.config), parquet=False)
     if info.asked == summary["n"] and run.derived_are_current(info):
@@ -503,20 +520,3 @@ def _is_whole(summary: Summary) -> bool:
     """Counts have to be there; whatever else there is may be null."""
     counts = all(type(summary.get(k)) is int for k, v in EMPTY_SUMMARY.items() if v is not None)
     return counts and set(EMPTY_SUMMARY) <= set(summary)
-
-
-# A run directory may come from anywhere, so its config is not taken at its word.
-
-
-def repeats_of(config: dict[str, Any]) -> int:
-    """Read how often each sample is run; 1 where a config does not say."""
-    value = config.get("repeats")
-    return value if isinstance(value, int) and value > 0 else 1
-
-
-def threshold_of(config: dict[str, Any]) -> float | None:
-    """Read the reward that passes; 0.5 where a config does not say, None where it is a return."""
-    if config.get("kind") == "episodes" and config.get("reward") == "return":
-        return None
-    value = config.get("pass_threshold")
-    return float(value) if isinstance(value, int | float) else 0.5

@@ -155,7 +155,7 @@ class Ledger:
         if not isinstance(sample, Sample):
             kind = type(sample).__name__
             raise InvalidInput(
-                f"samples are heldout.Sample, got {kind} at position {index}",
+                f"samples must be heldout.Sample, got {kind} at position {index}",
                 hint="heldout.datasets.to_samples makes them" if isinstance(sample, dict) else None,
             )
         content = encode_sample(sample)

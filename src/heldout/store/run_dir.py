@@ -26,10 +26,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from heldout import __version__
-from heldout._format import cut
-from heldout._secrets import REDACTED, is_secret_name, redact_text
-from heldout.config import result_changing
+from heldout._core.config import result_changing
+from heldout._core.format import cut
+from heldout._core.secrets import REDACTED, is_secret_name, redact_text
+from heldout._core.version import __version__
 from heldout.errors import (
     ResumeMismatch,
     RunDirectoryError,
@@ -37,15 +37,18 @@ from heldout.errors import (
     RunReplaced,
     UnknownFormat,
 )
+from heldout.store.fingerprint import PARTS, name_changes
 from heldout.store.journal import JournalWriter, RecordKey, records, storage_error
 from heldout.store.jsonl import (
     has_writer,
     link_error,
     open_to_read,
+    packed_path,
     read_document,
     read_whole,
-    temporary_name,
+    replace_file,
 )
+from heldout.store.numbers import TIMESTAMP, draw_number
 
 FORMAT = "heldout.run"
 VERSION = 1
@@ -55,7 +58,8 @@ SUMMARY_VERSION = 2
 
 HASHED_BYTES = 2**16
 LEFTOVER = re.compile(
-    r"\.(run\.json|summary\.json|results\.parquet|\d+-\d+\.json)\.[0-9a-f]{16}\.tmp"
+    r"\.(run\.json|summary\.json|results\.(parquet|jsonl(\.gz)?)|\d+-\d+\.json)"
+    r"\.[0-9a-f]{16}\.tmp"
 )
 """What a killed process leaves of a file that it was writing (`temporary_name`)."""
 COPIED = ".copied"
@@ -108,6 +112,11 @@ class RunInfo(msgspec.Struct):
     or the process was killed."""
     errors: int | None = None
     """How many of these errored."""
+    number: int | None = None
+    """Among the runs of its name (numbers.py); 0 where it has none yet, or is the only one. None
+    where an earlier version wrote it."""
+    weight_versions: list[str] = []
+    """The versions of weights that a server said it answered with, in the order seen."""
 
     @classmethod
     def new(
@@ -126,6 +135,7 @@ class RunInfo(msgspec.Struct):
             id=secrets.token_hex(8),
             git=read_git_state(),
             command=redact_command(sys.orig_argv[1:]),
+            number=0,
         )
 
     @property
@@ -146,7 +156,8 @@ class RunInfo(msgspec.Struct):
     def keep_origin(self, first: RunInfo) -> None:
         """Keep the time, commit and command of the run that is resumed."""
         self.started, self.id, self.versions = first.started, first.id, first.versions
-        self.git, self.command = first.git, first.command
+        self.git, self.command, self.number = first.git, first.command, first.number
+        self.weight_versions = [*first.weight_versions]
 
 
 class ModelUsage(msgspec.Struct, frozen=True):
@@ -234,8 +245,21 @@ class RunDir:
 
     @cached_property
     def journal(self) -> Path:
-        """One line per result, in the order they finished."""
+        """One line per result, in the order they finished.
+
+        That of a point of a training run is packed: see `has_journal` and `journal_size`.
+        """
         return self.path / "results.jsonl"
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether there is a journal, packed or not."""
+        return self.journal.exists() or packed_path(self.journal).exists()
+
+    def journal_size(self) -> int:
+        """Bytes of the journal, unpacked."""
+        with open_to_read(self.journal) as file:
+            return os.fstat(file.fileno()).st_size
 
     @cached_property
     def columns(self) -> Path:
@@ -264,14 +288,14 @@ class RunDir:
 
     def exists(self) -> bool:
         """Return whether the directory holds a run."""
-        return self.run.exists() or self.journal.exists()
+        return self.run.exists() or self.has_journal
 
     def has_own_journal(self, info: RunInfo) -> bool:
         """Return whether the journal is the one that a complete run was finished with."""
         try:
             if info.journal_hash is not None:
                 return hash_ends(self.journal) == info.journal_hash
-            return self.journal.stat().st_size == info.journal_bytes
+            return self.journal_size() == info.journal_bytes
         except (OSError, RunDirectoryError):
             return False
 
@@ -311,7 +335,7 @@ class RunDir:
         parent = info.config.get("parent")
         if isinstance(parent, dict):
             return {key: parent.get(key) for key in ("id", "journal_bytes")}
-        size = self.journal.stat().st_size if self.journal.exists() else None
+        size = self.journal_size() if self.has_journal else None
         return {"id": info.id, "journal_bytes": size}
 
     # --- run.json ---
@@ -326,8 +350,20 @@ class RunDir:
             ) from None
 
     def write_info(self, info: RunInfo) -> None:
-        """Replace run.json."""
+        """Replace run.json; a complete run has a number."""
+        if info.status == "complete":
+            self.draw_number(info)
         replace_file(self.run, msgspec.json.format(msgspec.json.encode(info)) + b"\n")
+
+    def draw_number(self, info: RunInfo) -> bool:
+        """Draw the run's number among those of its name; False if it has one, or needs none."""
+        if info.number != 0 or not TIMESTAMP.fullmatch(self.path.name):
+            return False
+        folder = self.path.parent
+        runs = [path for path in folder.iterdir() if TIMESTAMP.fullmatch(path.name)]
+        others = [path for path in (*runs, folder) if (path / "run.json").exists()]
+        info.number = draw_number(self.path, others)
+        return True
 
     def read_summary(self, info: RunInfo) -> SummaryFile | None:
         """Read summary.json; None where it is not one of the journal as it is now."""
@@ -432,7 +468,7 @@ class RunDir:
                 remedy="",
             )
         different = [
-            *_differences(result_changing(info.config), result_changing(config)),
+            *_differences(_without_longer(info.config, config), result_changing(config)),
             *_differences(info.functions, functions),
         ]
         if different:
@@ -464,11 +500,20 @@ def _unknown_in(described: Any) -> list[str]:
     return []
 
 
+def _without_longer(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Return what a resumed run must share; a longer selection of the same order goes on."""
+    shared = result_changing(before)
+    was, wanted = before.get("max_samples"), now.get("max_samples")
+    if isinstance(was, int) and (wanted is None or wanted > was):
+        shared["max_samples"] = wanted
+    return shared
+
+
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     different = []
     for key in {**before, **now}:
         was, is_now = before.get(key), now.get(key)
-        if was == is_now:
+        if was == is_now or key == PARTS:
             continue
         if key == "endpoint.source":
             different.append("the model function, or the model in it, has changed")
@@ -482,7 +527,12 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         ):
             name = was.get("name")
             function = key if name in (None, key) else f"{name} ({key})"
-            different.append(f"the code of {function}, or of something it uses, has changed")
+            parts = [(functions.get(PARTS) or {}).get(key) for functions in (before, now)]
+            changes = name_changes(*parts)
+            different.append(
+                f"the code of {function}, or of something it uses, has changed"
+                + (f": {changes}" if changes else "")
+            )
         else:
             different.append(f"{key} was {_short(was)}, is now {_short(is_now)}")
     return different
@@ -504,25 +554,6 @@ def unused_name(output_dir: Path) -> str:
     return name
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write the whole file or leave the old one: never half."""
-    temporary = temporary_name(path)
-    is_made = False
-    try:
-        with temporary.open("xb") as file:  # which follows no link
-            is_made = True
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_directory(path.parent)
-    except OSError as problem:
-        if is_made:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-        raise storage_error(path, problem) from problem
-
-
 def hash_ends(path: Path) -> str:
     """Return the size of an ordinary file, a colon, and a hash of its first and last 64 KiB.
 
@@ -535,15 +566,6 @@ def hash_ends(path: Path) -> str:
         file.seek(max(file.tell(), size - HASHED_BYTES))
         digest.update(file.read(HASHED_BYTES))
     return f"{size}:{digest.hexdigest()}"
-
-
-def sync_directory(path: Path) -> None:
-    """Sync a directory: a new name survives a crash only once its directory is on disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def now() -> str:

@@ -4,10 +4,10 @@
 
     outputs/evals/capitals/2026-11-15T22-08-31/
 
-    capitals                 the latest of them; or the run directory outputs/evals/capitals itself
-    capitals@3               the third; 1 is the first
+    capitals                 the latest of them, and of a run in outputs/evals/capitals itself
+    capitals@3               the one with that number, which it keeps (numbers.py)
     capitals@2026-11-15      the latest whose time begins so
-    a path                   that directory
+    a path                   that directory; one that holds no run itself is the latest in it
 
 Listing reads run.json, summary.json and the end of curve.jsonl, and no results.
 """
@@ -18,7 +18,7 @@ import difflib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +26,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from heldout._core.format import count
 from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError, UnknownFormat
 from heldout.store.jsonl import decode, open_to_read
+from heldout.store.numbers import TIMESTAMP, number_runs
 from heldout.store.run_dir import RunDir, RunInfo
 
 ROOT = "outputs/evals"
 """Where runs are made unless a config says otherwise."""
-TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)(?:-(\d+))?")
 LISTED_DEPTH = 3
 """Directories below the root in which runs are looked for."""
 TAIL_BYTES = 2**20
@@ -48,9 +49,22 @@ ListedStatus = Literal["running", "finished", "failed", "interrupted", "newer", 
 def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
     """Find the run directory of a path, or of a name under the root.
 
-    NAME is the run directory of that name or the latest of its runs, NAME@3 the third of them,
-    NAME@2026-11-15 the latest of that day. Where there is none, RunDirectoryError names a similar
-    one; InvalidInput is for what follows the @ and is neither a number nor the beginning of a time.
+    A path is that directory, whatever runs of its name were made in it later: a `Path`, or a text
+    with a slash. Any other text is a name, as for `find_latest`, and so is a path that holds no run
+    itself.
+    """
+    is_path = not isinstance(name, str) or os.sep in name or name in (os.curdir, os.pardir)
+    if is_path and holds_run(Path(name)):
+        return Path(name)
+    return find_latest(name, root)
+
+
+def find_latest(name: str | Path, root: str | Path = ROOT) -> Path:
+    """Find the latest run of a name.
+
+    NAME is the latest of its runs, NAME@3 the third of them, NAME@2026-11-15 the latest of that
+    day. Where there is none, RunDirectoryError names a similar one; InvalidInput is for what
+    follows the @ and is neither a number nor the beginning of a time.
     """
     root = Path(root)
     for path in (Path(name), root / name):
@@ -63,8 +77,8 @@ def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
                 return _select_run(text, history, selector)
             if holds_run(path):
                 raise RunDirectoryError(
-                    f"{path} is one run, so there is no @{selector} of it; a run of which there "
-                    "are several is named by its number or its time"
+                    f"{path} is a single run, so there is no @{selector} of it: @ selects one of "
+                    "several runs of a name"
                 )
     path = Path(text if at and text else name)
     if not path.exists():
@@ -126,8 +140,8 @@ def run_directory(root: str | Path, name: str, *, resume: bool = False) -> Itera
         resume: Whether to continue the latest run of that name, if there is one.
 
     Yields:
-        The directory. Where nothing came to pass it is removed at the end, together with the
-        directories that were made for it.
+        The directory. Removed on exit if the run wrote nothing, together with the directories
+        that were made for it.
 
     Raises:
         InvalidInput: The name has an @ or a /, and there is no such run to resume.
@@ -138,7 +152,7 @@ def run_directory(root: str | Path, name: str, *, resume: bool = False) -> Itera
     path: Path | None = None
     if resume:
         with suppress(RunDirectoryError):
-            path = find_run(root / name)
+            path = find_latest(root / name)
     if path is None:
         if "@" in name or "/" in name:
             raise InvalidInput(
@@ -166,15 +180,11 @@ def _latest_in(path: Path) -> Path | None:
 
 
 def _select_run(name: str, history: list[Path], selector: str) -> Path:
-    if re.fullmatch(r"\d{1,3}", selector):
-        number = int(selector)
-        if 1 <= number <= len(history):
-            return history[number - 1]
-        runs = f"there are {len(history)} runs" if len(history) > 1 else "there is 1 run"
-        raise RunDirectoryError(f"there is no {name}@{selector}: {runs} of {name}, from @1")
+    if re.fullmatch(r"\d+", selector, re.ASCII):
+        return _select_number(name, history, selector)
     if selector == "latest":
         return history[-1]
-    if not re.fullmatch(r"\d{4}(?:-[\dT-]*)?", selector):
+    if not re.fullmatch(r"\d{4}-[\dT-]*", selector):
         raise InvalidInput(
             f"after the @ of {name} comes a number, a time such as {history[-1].name}, or its "
             f"beginning; got {selector!r}"
@@ -185,6 +195,37 @@ def _select_run(name: str, history: list[Path], selector: str) -> Path:
         more = "…, " if len(history) > 3 else ""
         raise RunDirectoryError(f"no run of {name} began at {selector}…; there are {more}{times}")
     return matches[-1]
+
+
+def _select_number(name: str, history: list[Path], selector: str) -> Path:
+    numbers = number_runs(history)
+    wanted = selector.lstrip("0")
+    matches = [run for run, number in numbers.items() if str(number) == wanted]
+    if len(matches) > 1:
+        times = ", ".join(run.name for run in matches)
+        raise RunDirectoryError(
+            f"{len(matches)} runs of {name} have the number {selector}, as one was copied here; "
+            f"name it by its time: {times}"
+        )
+    if matches:
+        return matches[0]
+    known = sorted(numbers.values())
+    if not known:
+        raise RunDirectoryError(
+            f"there is no {name}@{selector}: no run of {name} has had an answer yet"
+        )
+    ranges: list[list[int]] = []
+    for number in known:
+        if ranges and number <= ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    told = [f"@{a}" if a == b else f"@{a} to @{b}" for a, b in ranges]
+    more = ", …" if len(told) > 6 else ""
+    raise RunDirectoryError(
+        f"there is no {name}@{selector}; there {'is' if len(known) == 1 else 'are'} "
+        f"{', '.join(told[:6])}{more}"
+    )
 
 
 def _time_of(run: Path) -> str:
@@ -228,15 +269,17 @@ class RunEntry:
         environment: Of episodes, the environment.
         mean: Mean reward; of a curve, that of its last result. None where there is none.
         ci_low: Lower end of its 95% interval.
-        ci_high: Upper end.
+        ci_high: Upper end of that interval.
         n: Items that the mean is of; of a run that has stopped, those that ended. None where that
             is not known.
         asked: Items that were asked for.
         errors: Items that errored.
         step: Of a curve, the step of its last result.
+        temperature: What answers were sampled at; None where that is not known.
+        attempts: How often each sample was answered; None where that is not known.
         prompt_tokens: Tokens that the model read; None where they are not known.
-        completion_tokens: Tokens that it wrote.
-        cost: What they cost; None where the model has no price.
+        completion_tokens: Tokens that the model wrote.
+        cost: What these tokens cost; None where the model has no price.
         when: Start, in UTC: 2026-11-15T22:08:31Z.
         finished: End, in UTC.
         tags: Its tags.
@@ -259,6 +302,8 @@ class RunEntry:
     asked: int | None = None
     errors: int | None = None
     step: int | None = None
+    temperature: float | None = None
+    attempts: int | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cost: float | None = None
@@ -301,8 +346,13 @@ def read_files(
         kind = "episodes"
     step, usage, whole = None, None, None
     summary: Mapping[str, Any] = {}
+    temperature, attempts = sampling_of(info.config)
     if kind == "curve":
-        step, summary = _read_last_point(run.curve)
+        last = _read_last_point(run.curve)
+        if last is not None:
+            step, summary = last.step, last.summary or {}
+            temperature = temperature_of(last.decoding)
+            attempts = attempts_of(outcome.repeat for outcome in last.outcomes)
     else:
         with suppress(HeldoutError, OSError):
             if stored := run.read_summary(info):
@@ -326,6 +376,8 @@ def read_files(
         asked=info.asked,
         errors=summary.get("n_errors"),
         step=step,
+        temperature=temperature,
+        attempts=attempts,
         prompt_tokens=usage.prompt_tokens if usage and usage.n else None,
         completion_tokens=usage.completion_tokens if usage and usage.n else None,
         cost=usage.cost if usage and usage.n else None,
@@ -338,6 +390,37 @@ def read_files(
         reason=info.reason,
     )
     return entry, info, whole
+
+
+def sampling_of(config: Mapping[str, Any]) -> tuple[float | None, int | None]:
+    """Return the temperature and the attempts at each sample of a run; None: not known."""
+    repeats = config.get("repeats")
+    return temperature_of(config.get("sampling")), repeats if isinstance(repeats, int) else None
+
+
+def temperature_of(settings: object) -> float | None:
+    """Return the temperature of settings of sampling, or of decoding; None: not known."""
+    value = settings.get("temperature") if isinstance(settings, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def attempts_of(repeats: Iterable[int]) -> int | None:
+    """Return how often samples were answered, of the repeats of items; None: there is none."""
+    return max(repeats, default=-1) + 1 or None
+
+
+def describe_samplings(samplings: Sequence[tuple[float | None, int | None]]) -> list[str]:
+    """Return temperatures and attempts in a few words each: "T 0.7, 8 attempts".
+
+    All are empty where none of them differs from another by what is known of both.
+    """
+    if not any(len({*known} - {None}) > 1 for known in zip(*samplings, strict=True)):
+        return [""] * len(samplings)
+    texts = []
+    for temperature, attempts in samplings:
+        parts = [] if temperature is None else [f"T {temperature:g}"]
+        texts.append(", ".join(parts if attempts is None else [*parts, count(attempts, "attempt")]))
+    return texts
 
 
 def describe_model(config: dict[str, Any]) -> str | None:
@@ -393,25 +476,31 @@ def _status_of(run: RunDir, info: RunInfo) -> ListedStatus:
     return "running" if is_alive else "interrupted"
 
 
+class _Outcome(msgspec.Struct):
+    repeat: int = 0
+
+
 class _Point(msgspec.Struct):
     step: int
     summary: dict[str, int | float | bool | None] | None = None
+    decoding: Any = None
+    outcomes: tuple[_Outcome, ...] = ()
 
 
-def _read_last_point(path: Path) -> tuple[int | None, dict[str, Any]]:
-    """Return step and summary of the last result in the end of a curve file."""
+def _read_last_point(path: Path) -> _Point | None:
+    """Return the last result in the end of a curve file."""
     try:
         with open_to_read(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
             lines = file.read().split(b"\n")
     except (HeldoutError, OSError):
-        return None, {}
+        return None
     for line in reversed(lines[1:-1]):  # without the header, or a half, and a torn last line
         try:
             point = decode(line, _Point)
         except InvalidInput:
             continue
         if point.summary is not None:
-            return point.step, point.summary
-    return None, {}
+            return point
+    return None

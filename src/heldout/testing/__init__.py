@@ -7,6 +7,9 @@ from heldout.testing import check_environment
 
 def test_my_environment():
     check_environment(MyEnvironment, turns=["hello", Message("assistant", "", calls)])
+
+Your environment, or two ways to run your training, go in; nothing comes out, or what is wrong with
+them. heldout's own tests are not here.
 """
 
 from __future__ import annotations

@@ -6,18 +6,23 @@ import copy
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import anyio
 
-from heldout._aio import settle
+from heldout._core.aio import settle
 from heldout.environment import (
     Environment,
     Reply,
     check_environment_shape,
     check_messages,
+    major_version,
     missing_for_snapshots,
     read_snapshot,
+    restore_snapshot,
+    snapshot_methods,
+    take_snapshot,
 )
 from heldout.errors import InvalidInput, SnapshotMismatch
 from heldout.types import Message, ToolCall, ToolSpec
@@ -63,7 +68,7 @@ def check_environment(factory: EnvironmentMaker, *, turns: Sequence[str | Messag
 def _as_turn(value: str | Message) -> Message:
     turn = Message("assistant", value) if isinstance(value, str) else value
     if not isinstance(turn, Message) or turn.role != "assistant":
-        raise InvalidInput(f"turns are texts or assistant messages, got {value!r:.200}")
+        raise InvalidInput(f"turns must be texts or assistant messages, got {value!r:.200}")
     return turn
 
 
@@ -82,7 +87,7 @@ async def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any
 async def _call_for_json(name: str, where: str, function: Callable[[], Any]) -> Any:
     value = await _call(f"{name}, {where},", function)
     if not isinstance(value, dict):
-        raise _Violation(f"{name}: is a dict, got {value!r:.200}")
+        raise _Violation(f"{name}: must be a dict, got {value!r:.200}")
     return _copy_json(name, value)
 
 
@@ -118,11 +123,12 @@ class _ContractCheck:
         """Make an environment, and close it at the end; `closed` says when that is."""
         environment = await _call("factory", self._factory)
         await _call("factory", check_environment_shape, environment)
+        episode = _CheckedEpisode(environment)
         try:
-            yield _CheckedEpisode(environment)
+            yield episode
         finally:
             with self._list_violation():
-                await _call(f"close {closed}", environment.close)
+                await _call(f"close {closed}", episode.environment.close)
 
     async def run(self) -> None:
         with self._list_violation():
@@ -179,9 +185,10 @@ class _ContractCheck:
             environment = episode.environment
         missing = missing_for_snapshots(environment)
         if missing:
-            if {"snapshot", "restore"} - {*missing}:
+            take, restore = snapshot_methods(environment)
+            if {take, restore} - {*missing}:
                 raise _Violation(
-                    "snapshots: have env_kind, version, snapshot() and restore(); there is no "
+                    f"snapshots: have env_kind, version, {take}() and {restore}(); there is no "
                     + " and no ".join(missing)
                 )
             return
@@ -199,14 +206,14 @@ class _ContractCheck:
         async with self._make("after opening only") as episode:
             await episode.open()
             snapshot = await episode.snapshot("after 0 turn(s)")
-        major, minor = map(int, snapshot["version"].split("."))
+        major = major_version(snapshot["version"])
         for name, change in (
             ("another kind", {"env_kind": f"not {snapshot['env_kind']}"}),
-            ("another major version", {"version": f"{major + 1}.{minor}"}),
+            ("another major version", {"version": f"1{snapshot['version']}"}),
         ):
             async with self._make(f"after a snapshot of {name}") as episode:
                 try:
-                    await settle(episode.environment.restore(copy.deepcopy(snapshot | change)))
+                    await episode.restore_unchecked(copy.deepcopy(snapshot | change))
                 except SnapshotMismatch:
                     continue
                 except Exception as problem:
@@ -219,9 +226,8 @@ class _ContractCheck:
                     "refuses it"
                 )
         async with self._make("after an episode that was restored") as episode:
-            newer = snapshot | {"version": f"{major}.{minor + 1}"}
-            name = "restore of a snapshot of another minor version"
-            await _call(name, episode.environment.restore, copy.deepcopy(newer))
+            newer = snapshot | {"version": f"{major}.987654321"}
+            await episode.restore("a snapshot of another minor version", newer)
 
     async def _check_restoring(self, turns_done: int) -> bool:
         """Continue an episode from a snapshot; False if it ends before that many turns."""
@@ -236,8 +242,7 @@ class _ContractCheck:
             if original.is_over and turns_done:
                 return False
             snapshot = await original.snapshot(where)
-            name = f"restore of a snapshot taken {where}"
-            await _call(name, restored.environment.restore, copy.deepcopy(snapshot))
+            await restored.restore(f"a snapshot taken {where}", snapshot)
             if await restored.snapshot(f"of what was restored {where}") != snapshot:
                 raise _Violation(
                     f"snapshots: restored {where}, it has another snapshot than the one it was "
@@ -270,7 +275,7 @@ class _CheckedEpisode:
     async def open(self) -> None:
         opening = await _call("opening", self.environment.opening)
         try:
-            check_messages(opening, "opening: is a list of Message")
+            check_messages(opening, "opening: must be a list of Message")
         except InvalidInput as problem:
             raise _Violation(str(problem)) from problem
         self.conversation += opening
@@ -292,7 +297,7 @@ class _CheckedEpisode:
         if messages != before:
             raise _Violation(f"{name}: changed the messages that it got")
         if not isinstance(reply, Reply):
-            raise _Violation(f"{name}: is a Reply, got {reply!r:.200}")
+            raise _Violation(f"{name}: must be a Reply, got {reply!r:.200}")
         expected = [call.id for call in before[-1].tool_calls]
         answer_ids = [m.tool_call_id for m in reply.messages if m.role == "tool"]
         first = [m.tool_call_id for m in reply.messages[: len(expected)] if m.role == "tool"]
@@ -311,12 +316,33 @@ class _CheckedEpisode:
         return await _call_for_json("outcome", where, self.environment.outcome)
 
     async def snapshot(self, where: str) -> Any:
-        snapshot = await _call_for_json("snapshot", where, self.environment.snapshot)
+        name, _ = snapshot_methods(self.environment)
+        snapshot = await _call_for_json(name, where, partial(take_snapshot, self.environment))
         try:
             read_snapshot(self.environment, snapshot)
         except InvalidInput as problem:
-            raise _Violation(f"snapshot: {problem}") from problem
+            raise _Violation(f"{name}: {problem}") from problem
         return snapshot
+
+    async def restore(self, name: str, snapshot: dict[str, Any]) -> None:
+        """Restore a snapshot, and close the environment that another one takes the place of."""
+        _, method = snapshot_methods(self.environment)
+        arguments = self.environment, copy.deepcopy(snapshot)
+        restored = await _call(f"{method} of {name}", restore_snapshot, *arguments)
+        if restored is not self.environment:
+            replaced, self.environment = self.environment, restored
+            await _call("close of an environment that another takes the place of", replaced.close)
+
+    async def restore_unchecked(self, snapshot: dict[str, Any]) -> None:
+        """Restore a snapshot of another kind or version, which `restore` itself must refuse.
+
+        What `deserialize` would make of it is nobody's: `restore_snapshot` refuses it before.
+        """
+        _, method = snapshot_methods(self.environment)
+        if method == "restore":
+            await settle(self.environment.restore(snapshot))
+        else:
+            await restore_snapshot(self.environment, snapshot)
 
     def tools(self) -> list[ToolSpec]:
         """Check the environment's tools, and copy them, so that a later change shows."""
@@ -332,7 +358,7 @@ class _CheckedEpisode:
             name = f"tools: the parameters of {tool.name!r}"
             if tool.parameters.get("type") != "object":
                 raise _Violation(
-                    f"{name} are a JSON schema of type object, got {tool.parameters!r:.200}"
+                    f"{name} must be a JSON schema of type object, got {tool.parameters!r:.200}"
                 )
             _copy_json(name, tool.parameters)
         return copy.deepcopy(list(self.environment.tools))

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from heldout._torch_settings import torch_settings
+from heldout._live.isolation import tokenizers_of
+from heldout._live.torch_settings import torch_settings
+from heldout._live.weights import fingerprint, named_tensors, readable
 from heldout.errors import InvalidInput
-from heldout.isolation import tokenizers_of
-from heldout.weights import fingerprint, named_tensors, readable
 
 TIMINGS = frozenset(
     {
@@ -60,7 +60,7 @@ class Neutral:
     """What was compared, and is the same in every bit."""
 
     weights: str | None
-    """Fingerprint of the trained weights (`heldout.weights.fingerprint`)."""
+    """Fingerprint of the trained weights (`heldout._live.weights.fingerprint`)."""
     tensors: int
     """How many tensors were compared."""
     metrics: int
@@ -101,7 +101,7 @@ def assert_neutral(
         InvalidInput: If `train` returns something else.
     """
     if repeats < 1:
-        raise InvalidInput(f"repeats is a whole number of at least 1, got {repeats!r}")
+        raise InvalidInput(f"repeats must be a whole number of at least 1, got {repeats!r}")
     tokenizers = tokenizers_of(train)  # before: a run may leave others where `train` can reach them
 
     def run(*, evaluating: bool) -> _TrainingResult:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heldout.training.curve import CurvePoint
+from heldout.training.curve.points import CurvePoint
 from heldout.training.run_eval import Measured
 from heldout.training.settings import SMALLEST, EvalSettings
 
@@ -134,14 +134,14 @@ class Spending:
             f"training {trained:.3g} s{cost}"
         )
 
-    def evaluated(self, seconds: float) -> None:
-        """Count seconds that training waited for an eval; `spend` charges them."""
-        self._evaluating += seconds
+    def add_eval_time(self, seconds: float, *, charge: bool = False) -> None:
+        """Count seconds that training waited for evals.
 
-    def waited(self, seconds: float) -> None:
-        """Count and charge seconds of waiting that belong to no point."""
+        Those of a point are charged with it, by `spend`; `charge` is for waiting that belongs to no
+        point.
+        """
         self._evaluating += seconds
-        if self._budget is not None:
+        if charge and self._budget is not None:
             self._budget = replace(self._budget, spent=self._budget.spent + seconds)
 
     def spend(

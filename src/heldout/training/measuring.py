@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from heldout._live.isolation import is_background_thread, untouched_random_state
 from heldout.errors import InvalidInput
-from heldout.isolation import is_background_thread, untouched_random_state
 from heldout.store.run_dir import now
 from heldout.training.budget import Spending
-from heldout.training.curve import CurvePoint, outcomes_of
-from heldout.training.curve_file import EvalHistory
-from heldout.training.distributed import Alone, Ranks
-from heldout.training.publishing import PointPublisher
+from heldout.training.curve.curve_file import EvalHistory
+from heldout.training.curve.points import CurvePoint, outcomes_of
+from heldout.training.curve.publishing import PointPublisher
+from heldout.training.ranks import Alone, Ranks
+from heldout.training.reasons import describe
 from heldout.training.run_eval import (
     KeepEvaluating,
     Known,
     Measured,
     RunInTrainer,
     Task,
-    describe,
     measure,
 )
 from heldout.training.runner import RunnerBuilder
@@ -39,10 +39,13 @@ from heldout.types import Sample
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from heldout.training.snapshot import SnapshotPool
-    from heldout.training.worker import EvalWorker
+    from heldout.training.background.snapshot import SnapshotPool
+    from heldout.training.background.worker import EvalWorker
 
 log = logging.getLogger("heldout")
+
+LONGEST_PROMPT = 20_000
+"""Characters of a rendered prompt in the curve. A longer one loses its middle."""
 
 GetModel = Callable[[], Any]
 
@@ -64,7 +67,7 @@ class PolicyMeasurer:
         samples: The samples, in the fixed order.
         runner_builder: Makes the runner of a model; None with a worker.
         worker: The process that evaluates, if there is one.
-        snapshots: Copies of the weights; by default one.
+        snapshots: Copies of the weights, or how many.
         publisher: Gets the progress of a long eval.
         spending: Charged for each point.
         clock: The clock.
@@ -76,7 +79,7 @@ class PolicyMeasurer:
         samples: Sequence[Sample],
         runner_builder: RunnerBuilder | None,
         worker: EvalWorker | None,
-        snapshots: SnapshotPool | None,
+        snapshots: SnapshotPool | int | None,
         publisher: PointPublisher,
         spending: Spending,
         clock: Callable[[], float],
@@ -92,10 +95,10 @@ class PolicyMeasurer:
 
     def find_pool(self) -> SnapshotPool:
         """Return the pool of snapshots, made at first use."""
-        if self._snapshots is None:
-            from heldout.training.snapshot import SnapshotPool
+        if self._snapshots is None or isinstance(self._snapshots, int):
+            from heldout.training.background.snapshot import SnapshotPool
 
-            self._snapshots = SnapshotPool()
+            self._snapshots = SnapshotPool(size=self._snapshots)
         return self._snapshots
 
     def time_limit(self, ranks: Ranks) -> TimeLimit:
@@ -163,7 +166,7 @@ class PolicyMeasurer:
         except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
             return Measured(0, skipped=f"model: {describe(problem)}")
         if snapshot is None:
-            return Measured(0, skipped="all snapshots were in use")
+            return Measured(0, skipped=self.worker.say_full())
         try:
             return self.worker.measure(task, snapshot)
         finally:
@@ -185,7 +188,7 @@ class PolicyMeasurer:
                 model.decline()
             taken.append(self.find_pool().try_snapshot(model, step=step))
             if taken[-1] is None:
-                raise InvalidInput("all snapshots were in use")
+                raise InvalidInput(self.find_pool().say_full())
             return taken[-1].model
 
         try:
@@ -318,6 +321,10 @@ class PolicyMeasurer:
             limit: How long it might take; by default `max_seconds`.
         """
         settings, budget = self._settings, None
+        decoding = dict(measured.decoding or {})
+        prompt = decoding.pop("prompt", None)
+        if prompt is not None and len(prompt) > LONGEST_PROMPT:
+            prompt = f"{prompt[: LONGEST_PROMPT // 2]} … {prompt[-LONGEST_PROMPT // 2 :]}"
         if charged:
             budget = self._spending.spend(step, measured, seconds, settings.every_steps)
         partial_reason = measured.partial
@@ -330,7 +337,7 @@ class PolicyMeasurer:
             session=curve.session,
             time=now(),
             seconds=seconds,
-            summary=measured.summary,
+            summary=self._publisher.within_bounds(measured.summary),
             skipped=measured.skipped,
             partial=partial_reason,
             outcomes=outcomes_of(measured.results),
@@ -338,7 +345,8 @@ class PolicyMeasurer:
             of=len(self._samples) * measured.repeats,
             weights=measured.weights,
             budget=budget,
-            decoding=measured.decoding,
+            decoding=decoding or None,
+            prompt=None if prompt == curve.last_prompt else prompt,
             run=measured.run,
             final=final,
             follows=curve.follows,

@@ -18,6 +18,7 @@ The eval runs in the background, and its point has the step it was due at. The u
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import time
@@ -25,52 +26,76 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from heldout._checks import check_flag
+from heldout._core.checks import check_count, check_flag, refuse_unknown
+from heldout._core.html import as_html
+from heldout._evals.rollout import EvalDefinition, own_pass_threshold
+from heldout._live.decoding.memory import give_back_if_tight
+from heldout._live.isolation import modules_of, untouched_random_state
+from heldout._live.weights import fingerprint, sharding_way
 from heldout.datasets import ordered_by_id
-from heldout.decoding.memory import give_back_if_tight
 from heldout.errors import InvalidInput, RunBusy
-from heldout.isolation import modules_of, untouched_random_state
-from heldout.rollout import EvalDefinition
-from heldout.training.background import BackgroundEvals
+from heldout.training.background.dispatcher import (
+    AsyncEvalDispatcher,
+    current_point_log,
+    get_async_eval_dispatcher,
+)
+from heldout.training.background.jobs import Scheduled
 from heldout.training.budget import Spending
 from heldout.training.cadence import EvalCadence
-from heldout.training.curve import CurvePoint, check_step, stop_requested
-from heldout.training.curve_file import EvalHistory, choose_run_dir, has_points, numbered_dirs
-from heldout.training.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
-from heldout.training.distributed import (
+from heldout.training.curve.curve_file import EvalHistory, choose_run_dir, has_points, numbered_dirs
+from heldout.training.curve.point_fields import Heartbeat
+from heldout.training.curve.points import CurvePoint, check_step, stop_requested
+from heldout.training.curve.publishing import Monitor, PointPublisher
+from heldout.training.curve.scheduled_points import SAME_WEIGHTS, skip_of
+from heldout.training.measuring import GetModel, PolicyMeasurer
+from heldout.training.ranks import (
     Alone,
+    Ranks,
     RanksApart,
     agree,
     current_ranks,
     is_first_process,
+    launcher_rank,
 )
-from heldout.training.judging import Monitor
-from heldout.training.measuring import GetModel, PolicyMeasurer
-from heldout.training.metrics import Heartbeat
-from heldout.training.publishing import PointPublisher
-from heldout.training.results import SAME_WEIGHTS, skip_of
-from heldout.training.run_eval import Known, Measured, check_samples, describe, hash_samples
+from heldout.training.reasons import describe
+from heldout.training.run_eval import Known, Measured, check_samples, hash_samples
 from heldout.training.runner import (
     KnownBuilder,
     RunnerBuilder,
     check_same_eval,
     describe_builder,
 )
-from heldout.training.scheduled import Scheduled
-from heldout.training.settings import NUM, SMALLEST, EvalSettings
+from heldout.training.settings import NUM, SMALLEST, EvalSettings, TrainerSettings
 from heldout.training.sharding import ShardedModel, find_sharded, with_ranks
+from heldout.training.snapshot_evals import BackgroundEvals
 from heldout.types import Sample
-from heldout.weights import fingerprint, sharding_way
 
 if TYPE_CHECKING:
-    from heldout.training.snapshot import SnapshotPool
-    from heldout.training.worker import EvalWorker
+    from heldout.training.background.snapshot import SnapshotPool
+    from heldout.training.background.worker import EvalWorker
 
 log = logging.getLogger("heldout")
+
+
+_OTHER_NAMES = {
+    "examples": "samples",
+    "score_one_builder": "runner_builder",
+    "engine_getter": "model_getter",
+    "model": "model_getter",
+    "max_samples": "num",
+}
+"""What other tools call settings."""
+
+
+def _find_threshold(samples: object, builder: RunnerBuilder | None) -> float:
+    """Return the reward that passes of the eval that samples or their runner are made of."""
+    if isinstance(samples, EvalDefinition):
+        return own_pass_threshold(None, samples)
+    return own_pass_threshold(getattr(builder, "pass_threshold", None))
 
 
 class PeriodicEval:
@@ -82,9 +107,12 @@ class PeriodicEval:
             own function `(model) -> Runner`. None with `worker`.
         worker: An `EvalWorker`, a process that runs and scores the model.
         every_steps: Steps between evals; 0 turns them off.
-        heartbeat_fn: Called with `(name, fields)` at each point, and for progress.
+        heartbeat_fn: Called with `(name, **fields)`, or `(name, fields)` if it takes no other
+            keywords, at each point and for progress.
         model_getter: Returns the model. May be set later, and is called at each eval.
-        pass_threshold: Reward from which an item passes; 0.5 by default.
+        pass_threshold: Reward from which an item passes; by default that of the `EvalDefinition`
+            that the samples or the runner builder come from,
+            or else 0.5.
         label: The eval's name in heartbeats, logs and the curve.
         run_dir: Directory of the curve; by default `outputs/evals/<label>`, or `<label>-2`, `-3` …
             if that has one.
@@ -103,8 +131,10 @@ class PeriodicEval:
         across: Which of several training processes evaluate: the `"first"`, or `"all"`, each a
             part of the samples.
         on_error: `"raise"` raises instead of a skip or an errored item, for debugging.
-        snapshots: Copies of the weights for evals in the background; by default one, on the model's
-            device.
+        snapshots: How many copies of the weights evals in the background may hold, or a
+            `SnapshotPool`. By default two where memory allows, else one, on the model's device.
+        keep_steps: Of how many evals to keep the answers, below `steps/`: of the first, the best
+            and the last one, and of the newest. By default of all.
 
     Raises:
         InvalidInput: An argument is invalid.
@@ -115,6 +145,16 @@ class PeriodicEval:
 
     _clock = staticmethod(time.monotonic)
     _current_ranks = staticmethod(current_ranks)
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Refuse a setting that does not exist, and name the one that is meant."""
+        known = inspect.signature(cls.__init__).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            for name in settings:
+                if name not in known:
+                    names = [*known][1:]
+                    refuse_unknown(name, names, function=cls.__name__, other_names=_OTHER_NAMES)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -139,7 +179,8 @@ class PeriodicEval:
         progress_seconds: float = 10.0,
         across: Literal["first", "all"] = "first",
         on_error: Literal["skip", "raise"] = "skip",
-        snapshots: SnapshotPool | None = None,
+        snapshots: SnapshotPool | int | None = None,
+        keep_steps: int | None = None,
     ) -> None:
         _check_runner(runner_builder, worker)
         if resume is not None:
@@ -148,8 +189,14 @@ class PeriodicEval:
             check_same_eval(samples, runner_builder)
         if across == "all" and worker is not None:
             raise InvalidInput("across='all' does not work with an EvalWorker")
-        if snapshots is not None and not hasattr(snapshots, "try_snapshot"):
-            raise InvalidInput(f"snapshots is a SnapshotPool, got {snapshots!r:.100}")
+        if worker is not None and snapshots is not None:
+            raise InvalidInput("an EvalWorker has its own snapshots: EvalWorker(…, snapshots=…)")
+        if isinstance(snapshots, int) and not isinstance(snapshots, bool):
+            check_count("snapshots", snapshots, low=1)
+        elif snapshots is not None and not hasattr(snapshots, "try_snapshot"):
+            raise InvalidInput(
+                f"snapshots must be a number or a SnapshotPool, got {snapshots!r:.100}"
+            )
         if modules_of(model_getter):
             raise InvalidInput("model_getter is a function: `lambda: model`, not the model itself")
         self._settings = settings = EvalSettings.with_environment(
@@ -158,6 +205,7 @@ class PeriodicEval:
             num=num,
             seed=seed,
             pass_threshold=pass_threshold,
+            own_threshold=_find_threshold(samples, runner_builder),
             at_start=at_start,
             max_overhead=max_overhead,
             min_samples=min_samples,
@@ -170,7 +218,7 @@ class PeriodicEval:
         self.model_getter = model_getter
         self.in_rollout_phase = False
         """Whether it runs only inside the rollout phase of a trainer."""
-        held_out = check_samples(samples, may_be_empty=settings.is_set_at_launch)
+        held_out = check_samples(samples, runner_builder, may_be_empty=settings.is_set_at_launch)
         self.samples = ordered_by_id(held_out, seed)[: settings.num]
         """The samples that are evaluated, in the fixed order."""
         is_off = settings.is_off_at_launch or not held_out
@@ -180,7 +228,17 @@ class PeriodicEval:
         self._cadence = EvalCadence(0 if is_off else settings.every_steps, at_start=at_start)
         self.runner_builder, self.worker = runner_builder, worker
         self._spending = Spending(settings, len(self.samples), self._clock)
-        self._publisher = PointPublisher(label, monitor, heartbeat_fn, on_error=on_error)
+        check_count("keep_steps", keep_steps, low=3, optional=True)
+        self._publisher = PointPublisher(
+            label,
+            monitor,
+            heartbeat_fn,
+            on_error=on_error,
+            keep_steps=keep_steps,
+            find_log=current_point_log,
+        )
+        is_bounded = getattr(runner_builder, "is_bounded", True)
+        self._publisher.warn_of_plateau(len(self.samples), is_bounded=is_bounded)
         self._measurer = PolicyMeasurer(
             settings,
             self.samples,
@@ -192,7 +250,7 @@ class PeriodicEval:
             self._clock,
         )
         self._background = BackgroundEvals(label, self._measurer, self._publisher)
-        self._was_sharded = False
+        self._was_sharded = self._has_warned = False
         self._finishing = False
         self._agreed_stop: str | None = None
         """The last stop reason of the first process, with `across="all"`."""
@@ -277,7 +335,7 @@ class PeriodicEval:
                 if is_scheduled:
                     return None
         point = self._run(step, get_model, size=self._spending.affordable)
-        self._agree_to_stop()
+        self._broadcast_stop()
         return point
 
     def run_eval(self, step: int, model: Any = None) -> CurvePoint | None:
@@ -368,7 +426,9 @@ class PeriodicEval:
                 f"the eval of step {pending.step} has the label {pending.label!r}, not "
                 f"{self.label!r}"
             )
-        if not self.curve.file.is_pending(pending):
+        file, dispatcher = self.curve.file, get_async_eval_dispatcher()
+        in_flight = dispatcher is not None and dispatcher.has_in_flight(file, pending.key)
+        if in_flight or not file.is_pending(pending):
             raise InvalidInput(f"the eval of step {pending.step} is not pending: {pending!r:.200}")
         # The hash of a sharded model is known once it is gathered.
         weights = None if sharding_way(model) else fingerprint(model)
@@ -376,18 +436,20 @@ class PeriodicEval:
             _check_weights(pending, weights)
         return self._with_others(model, partial(self._run, pending.step, instead_of=pending))
 
-    def use_completion_length(self, tokens: int) -> None:
-        """Limit model turns to the trainer's completion length, unless another limit is set.
+    def use_trainer(self, trainer: TrainerSettings) -> None:
+        """Have the model answer as in training, where the code of the eval says nothing else.
 
         Args:
-            tokens: The trainer's maximum completion length.
+            trainer: How the trainer has it answer.
 
         Raises:
-            ResumeMismatch: The curve in the run directory was measured with another limit.
+            ResumeMismatch: The curve in the run directory was measured in another way.
         """
+        if self.worker is not None:
+            self.worker.trainer = trainer
         builder = self.runner_builder
         if isinstance(builder, KnownBuilder):
-            builder.use_completion_length(tokens)
+            builder.use_trainer(trainer)
             if self._history is not None:
                 self._history.check_functions(describe_builder(builder))
 
@@ -444,9 +506,7 @@ class PeriodicEval:
         return [] if self._history is None else self._history.attempt
 
     def _repr_html_(self) -> str:
-        from heldout.viewer.notebook import curve_html
-
-        return curve_html(self.points, self.label, self.run_dir if self.points else None)
+        return as_html("curve", self.points, self.label, self.run_dir if self.points else None)
 
     @property
     def points(self) -> list[CurvePoint]:
@@ -521,7 +581,7 @@ class PeriodicEval:
     def _is_shared(self) -> bool:
         return self._settings.across == "all" and self._current_ranks().world > 1
 
-    def _agree_to_stop(self) -> None:
+    def _broadcast_stop(self) -> None:
         """Broadcast the stop reason to all processes: they hang if only some stop."""
         if not self._is_shared:
             return
@@ -587,7 +647,7 @@ class PeriodicEval:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             measured = Measured(0, skipped=describe(problem))
         finally:
-            self._spending.evaluated(self._clock() - began)
+            self._spending.add_eval_time(self._clock() - began)
         measured_at = self._clock()
         point = self._measurer.make_point(
             step, measured, measured_at - began, self.curve, final=final, limit=limit
@@ -602,7 +662,7 @@ class PeriodicEval:
         # A monitor may draw random numbers, and takes its time, too.
         with untouched_random_state():
             point = self._publisher.publish(point, self.curve)
-        self._spending.waited(self._clock() - measured_at)
+        self._spending.add_eval_time(self._clock() - measured_at, charge=True)
         self._publisher.raise_if_asked(point)
         return point
 
@@ -617,7 +677,7 @@ class PeriodicEval:
                 step, skip, 0.0, self.curve, final=False, charged=False
             )
             point = self._publisher.publish(point, self.curve)
-        self._spending.evaluated(self._clock() - began)  # not charged: it would starve evals
+        self._spending.add_eval_time(self._clock() - began)  # charged, it would starve evals
         return point
 
     def _with_others(
@@ -627,9 +687,10 @@ class PeriodicEval:
         get_model = self.model_getter or (lambda: None)
         if model is not None:
             get_model = lambda: model  # noqa: E731
+        ranks = self._current_ranks()
+        self._warn_of_launcher(ranks)
         if self.in_rollout_phase:  # the engine that answers there has whole weights
             return run(get_model)
-        ranks = self._current_ranks()
         if ranks.world == 1:
             return run(lambda: with_ranks(get_model(), ranks))
         sharded = find_sharded(get_model, ranks, was_sharded=self._was_sharded)
@@ -637,10 +698,23 @@ class PeriodicEval:
         if sharded is None:
             return run(get_model)
         if self._settings.across == "first" and not is_first_process(ranks):
-            sharded.follow()
+            sharded.take_part()
             return None
         with closing(sharded):
             return run(get_model if sharded.model is None else lambda: sharded)
+
+    def _warn_of_launcher(self, ranks: Ranks) -> None:
+        """Say why an eval is left to others, where nobody has seen these others."""
+        if self._has_warned or ranks.world > 1 or not (said := launcher_rank()):
+            return
+        self._has_warned = True
+        log.warning(
+            "%s: %s, so this process is not the first and evaluates nothing, but torch.distributed "
+            "is not initialised. Initialise it before the first eval; where this process trains "
+            "alone, unset these variables",
+            self.label,
+            said,
+        )
 
     # --- One eval in the background ---
 
@@ -699,7 +773,7 @@ class PeriodicEval:
             self._publisher.raise_if_asked(point)
             return True, None
         finally:
-            self._spending.waited(self._clock() - began)
+            self._spending.add_eval_time(self._clock() - began, charge=True)
 
     def collect(self) -> None:
         """Process results of background evals, in the trainer's thread.
@@ -726,10 +800,10 @@ def _check_runner(runner_builder: Any, worker: Any) -> None:
         if runner_builder is not None:
             raise InvalidInput("an EvalWorker has its own runner: leave out runner_builder")
         if not hasattr(worker, "try_snapshot"):
-            raise InvalidInput(f"worker is an EvalWorker, got {worker!r:.100}")
+            raise InvalidInput(f"worker must be an EvalWorker, got {worker!r:.100}")
     elif hasattr(runner_builder, "try_snapshot"):
         raise InvalidInput("pass an EvalWorker as worker=, without a runner_builder")
     elif not callable(runner_builder):
         raise InvalidInput(
-            f"runner_builder is a function (model) -> Runner, got {runner_builder!r:.100}"
+            f"runner_builder must be a function (model) -> Runner, got {runner_builder!r:.100}"
         )

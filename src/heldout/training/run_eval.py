@@ -2,39 +2,31 @@
 
 `measure` has no side effects on training, which waits for it, or goes on if a snapshot is measured.
 With several ranks each runs a part of the samples. They communicate twice, whatever happened to
-them: to learn the number of samples from the first, and to merge the parts.
+them: to learn the number of samples from the first and whether all have its weights, and to merge
+the parts. Where the weights differ they communicate once more, to say what differs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import anyio
 import msgspec
 
-from heldout._aio import CallerThread, CancelTimeout, run_in_loop_thread
-from heldout.analysis.passes import summarize_passes
-from heldout.config import EvalConfig
-from heldout.datasets import distinct
-from heldout.engine import Evaluation
-from heldout.errors import (
-    UNENCODABLE,
-    EndpointError,
-    EvalFailed,
-    InvalidInput,
-    ResumeMismatch,
-    printable_error,
-)
-from heldout.isolation import (
+from heldout._core.aio import CallerThread, CancelTimeout, run_in_loop_thread
+from heldout._core.config import EvalConfig
+from heldout._core.temporary import TemporaryFolder
+from heldout._evals.engine import Evaluation
+from heldout._evals.rollout import EvalDefinition, check_questions
+from heldout._live.isolation import (
     NeedsTrainerThread,
     background_thread,
     isolated,
@@ -43,19 +35,28 @@ from heldout.isolation import (
     untouched_random_state,
     wait_for_device,
 )
+from heldout._live.weights import fingerprint, hash_tensors, sharding_way
+from heldout.analysis.passes import summarize_passes
+from heldout.datasets import distinct
+from heldout.errors import (
+    UNENCODABLE,
+    EndpointError,
+    EvalFailed,
+    InvalidInput,
+)
 from heldout.models.batch import Answered, BatchEndpoint, Request
-from heldout.rollout import EvalDefinition
 from heldout.stats.summary import Summary, has_mean
 from heldout.store.columns import PARQUET_FROM, summarize_results
 from heldout.store.error_counts import count_errors, explain_no_mean
 from heldout.store.journal import Record, plain_value
-from heldout.store.jsonl import link_error
+from heldout.store.jsonl import link_error, pack
 from heldout.store.report import EvalReport
 from heldout.store.resume import as_stored
 from heldout.store.run_dir import RunDir
-from heldout.training.curve import CurvePoint
-from heldout.training.curve_file import EvalHistory, numbered_names
-from heldout.training.distributed import Ranks, RanksApart
+from heldout.training.curve.curve_file import EvalHistory, numbered_names
+from heldout.training.curve.points import CurvePoint
+from heldout.training.ranks import Ranks, RanksApart
+from heldout.training.reasons import describe
 from heldout.training.runner import (
     EpisodeRunner,
     Runner,
@@ -63,12 +64,7 @@ from heldout.training.runner import (
     StoppableBatchFn,
     describe_runner,
 )
-from heldout.training.threads import TrainerGone
 from heldout.types import EvalResult, Sample
-from heldout.weights import fingerprint
-
-if TYPE_CHECKING:
-    from heldout.training.snapshot import WeightSnapshot
 
 log = logging.getLogger("heldout")
 
@@ -82,20 +78,48 @@ KeepEvaluating = Callable[[int, int], bool]
 """`(items done, all items)`: whether to go on; called about every decoding step."""
 
 
+class HasWeights(Protocol):
+    """A snapshot, as far as measuring it goes."""
+
+    @property
+    def weights(self) -> str | None:
+        """Hash of the weights."""
+
+
+class TrainerGone(Exception):
+    """Training is over, so nothing runs in its thread any more."""
+
+
 RunInTrainer = Callable[[Callable[[], Any]], Any]
 """Calls a function in the trainer's thread. Raises TrainerGone if training is over, or if the
 result is no longer needed."""
 
 
 def check_samples(
-    samples: Iterable[Sample] | EvalDefinition, *, may_be_empty: bool = False
+    samples: Iterable[Sample] | EvalDefinition,
+    builder: RunnerBuilder | None = None,
+    *,
+    may_be_empty: bool = False,
 ) -> list[Sample]:
-    """Return the held-out samples as a run directory stores them; InvalidInput without any."""
+    """Return the held-out samples as a run directory stores them.
+
+    Args:
+        samples: The samples, or the eval that has them.
+        builder: Makes the runner that asks them, where it is known. One that cannot be described
+            before there is a model may have a `prepare_messages` of its own.
+        may_be_empty: Whether there may be none.
+
+    Raises:
+        InvalidInput: There are none, or one of them cannot be stored or asked.
+    """
+    runner: EvalDefinition | Runner | None = getattr(builder, "prototype", None)
     if isinstance(samples, EvalDefinition):
-        samples = samples.samples
+        runner, samples = samples, samples.samples
     checked = [as_stored(s) for s in distinct(samples, wanted="held-out samples are Samples")]
     if not checked and not may_be_empty:
         raise InvalidInput("there are no samples to evaluate")
+    if isinstance(runner, EvalDefinition | Runner):
+        check_questions(checked, runner.prepare_messages)
     return checked
 
 
@@ -188,6 +212,16 @@ class Measured:
     run: str | None = None
 
 
+class RankStart(msgspec.Struct):
+    """What a rank says before it runs its part."""
+
+    size: int
+    """How many samples there are, in the opinion of the first rank."""
+    weights: str | None = None
+    """Hash of its weights; None if it has none, or only a shard of the model."""
+    has_model: bool = True
+
+
 class RankResults(msgspec.Struct):
     """The results of one rank."""
 
@@ -208,7 +242,7 @@ def measure(
     task: Task,
     get_model: Callable[[], Any],
     ranks: Ranks,
-    snapshot: WeightSnapshot | None = None,
+    snapshot: HasWeights | None = None,
     run_in_trainer: RunInTrainer | None = None,
 ) -> Measured | Known | None:
     """Evaluate the model while training waits, or a snapshot in a thread.
@@ -231,7 +265,7 @@ def measure(
             return known
         parts = [part]
         if ranks.world > 1:
-            gathered = ranks.gather(_encode_part(part))
+            gathered = ranks.all_gather(_encode_part(part))
             if ranks.rank != 0:
                 return None
             parts = [msgspec.json.decode(raw, type=RankResults) for raw in gathered]
@@ -247,15 +281,17 @@ def _run_here(
     task: Task,
     get_model: Callable[[], Any],
     ranks: Ranks,
-    snapshot: WeightSnapshot | None,
+    snapshot: HasWeights | None,
     run_in_trainer: RunInTrainer | None,
 ) -> tuple[RankResults, int, str | None, Known | None]:
     """Run this rank's part; return its results, the number of samples, and the weights' hash.
 
     Does not raise: the other ranks would wait for this one.
     """
-    part, size, weights = RankResults(), 0, None
-    known: Known | None = None
+    part, size, known = RankResults(), 0, None
+    weights: str | None = None
+    whole: str | None = None
+    """The same, if this process has all weights: hashes of shards differ."""
     try:
         with ExitStack() as stack:
             model, runner = None, None
@@ -266,10 +302,11 @@ def _run_here(
                     if model is not None:
                         stack.enter_context(_isolated(task, model))
                         weights = fingerprint(model)
+                        whole = None if sharding_way(model) else weights
                 else:
                     model = get_model()
                     stack.enter_context(background_thread())
-                    weights = snapshot.weights
+                    whole = weights = snapshot.weights
                 if model is None:
                     part.skipped = "there is no model: pass it to maybe_run, or a model_getter"
             except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
@@ -281,7 +318,11 @@ def _run_here(
                         known = task.find_known(weights, describe_runner(runner))
             except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
                 part.skipped, runner = describe(problem), None
-            size = int(ranks.from_first(str(0 if known else task.size).encode()))
+            start = RankStart(0 if known else task.size, whole, has_model=runner is not None)
+            starts = _exchange(ranks, start)
+            size = starts[0].size
+            if size and (reason := _explain_difference(starts, model, ranks)) is not None:
+                part.skipped, runner = reason, None
             if size and runner is not None:
                 mine = range(size)[ranks.rank :: ranks.world]
                 if snapshot is None and isinstance(runner, Runner):
@@ -311,12 +352,46 @@ def _encode_part(part: RankResults) -> bytes:
         return msgspec.json.encode(RankResults(skipped=describe(problem)))
 
 
-def describe(problem: BaseException) -> str:
-    """Describe an exception, as the reason of a skip."""
-    message = printable_error(problem)
-    if isinstance(problem, EvalFailed | InvalidInput | ResumeMismatch):
-        return message[:2000]
-    return f"{type(problem).__name__}: {message}"[:2000]
+# --- Do all ranks have the same weights? -------------------------------------------------------
+
+
+def _exchange(ranks: Ranks, start: RankStart) -> list[RankStart]:
+    if ranks.world == 1:
+        return [start]
+    raw = ranks.all_gather(msgspec.json.encode(start))
+    return [msgspec.json.decode(each, type=RankStart) for each in raw]
+
+
+def _explain_difference(starts: Sequence[RankStart], model: Any, ranks: Ranks) -> str | None:
+    """Say what differs between the weights of the ranks, all of which call this; None if nothing.
+
+    A rank without a model has a reason of its own.
+    """
+    own = [(rank, start.weights) for rank, start in enumerate(starts) if start.has_model]
+    others = [rank for rank, weights in own if weights != own[0][1]]
+    if not others:
+        return None
+    try:
+        tensors = hash_tensors(model)
+    except Exception:  # noqa: BLE001 - no rank may leave before the others
+        tensors = {}
+    held = [
+        msgspec.json.decode(raw, type=dict[str, tuple[str, bool]])
+        for raw in ranks.all_gather(msgspec.json.encode(tensors))
+    ]
+    (first, _), other = own[0], others[0]
+    mine, theirs = held[first], held[other]
+    names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+    where = f"rank {other} has other weights than rank {first}"
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        where += f": {names[0]}{more}"
+    if names and all(mine.get(name, ("", True))[1] for name in names):
+        where += (
+            ". These are buffers, which DistributedDataParallel makes equal only when a forward "
+            "pass begins; SyncBatchNorm keeps them equal"
+        )
+    return f"{where}. across='first' evaluates those of rank 0"
 
 
 # --- One rank's part ----------------------------------------------------------------------------
@@ -357,7 +432,7 @@ def _run_part(
     with ExitStack() as stack:
         folder = task.run_dir / "steps"
         if ranks.world > 1:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heldout-")))
+            folder = Path(stack.enter_context(TemporaryFolder("eval")))
         name = reserve_name(folder, task.name)
         samples = [task.samples[index] for index in indices]
         answer = runner.answer
@@ -382,6 +457,8 @@ def _run_part(
         index_of = {sample.id: index for sample, index in zip(samples, indices, strict=True)}
         part.records = [Record.of(index_of[r.sample_id], r) for r in report.results]
         part.run, part.config = f"steps/{name}", report.config
+        if ranks.world == 1:
+            pack(RunDir(folder / name).journal)
         return part
 
 
@@ -389,7 +466,9 @@ def _play_episodes(task: Task, runner: EpisodeRunner) -> RankResults:
     report = runner.play()
     name = reserve_name(task.run_dir / "steps", task.name)
     report.config["experiment_name"] = name
-    report.save(task.run_dir / "steps" / name, parquet_from=PARQUET_FROM)
+    saved = RunDir(task.run_dir / "steps" / name)
+    report.save(saved.path, parquet_from=PARQUET_FROM)
+    pack(saved.journal)
     index_of = {sample.id: index for index, sample in enumerate(task.samples)}
     records = [Record.of(index_of[r.sample_id], r) for r in report.results]
     return RankResults(
@@ -547,7 +626,8 @@ def _merge(
     asked = size * first.repeats
     for rank, part in enumerate(parts):
         if part.skipped is not None:
-            where = f"rank {rank}: " if several else ""
+            is_own = any(other.skipped != part.skipped for other in parts)
+            where = f"rank {rank}: " if is_own else ""
             return Measured(asked, skipped=where + part.skipped, weights=weights)
     records = {(r.index, r.repeat): r for part in parts for r in part.records}
     # Only a complete prefix of the fixed order: beyond it, only the quick items have finished,
@@ -571,7 +651,7 @@ def _merge(
     if not results:
         why = ended or "nothing was run"
         return measured(skipped=f"{why} before the first sample was complete")
-    errors = [result.error for result in results if not result.ok]
+    errors = [(result.sample_id, result.error) for result in results if not result.ok]
     if not has_mean(len(results), len(errors), first.max_error_rate):
         counts = count_errors(errors)
         why = explain_no_mean(len(results), len(errors), counts, first.max_error_rate)
@@ -583,6 +663,7 @@ def _merge(
         config = {**first.config, "max_error_rate": first.max_error_rate}
         merged = EvalReport(results, summary, config)
         merged.save(task.run_dir / run, parquet_from=PARQUET_FROM)
+        pack(RunDir(task.run_dir / run).journal)
     cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
     if first.repeats > 1:
         summary = {**summary, **summarize_passes(results, first.repeats, task.pass_threshold)}

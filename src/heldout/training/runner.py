@@ -7,48 +7,62 @@ what `heldout.evaluate` takes: the eval's score function, messages and environme
 
 from __future__ import annotations
 
+import logging
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import anyio
 
-from heldout._aio import settle
-from heldout._checks import check_count, check_number
-from heldout._fingerprint import describe_callable, describe_tokenizer, set_known_as
-from heldout.chat.reasoning import opened_reasoning, without_reasoning
-from heldout.config import MAX_ERROR_RATE, MAX_TURNS, Sampling, check_sampling
-from heldout.environment import rates_continuations
-from heldout.errors import InvalidInput
-from heldout.models.batch import Answered, Request
-from heldout.rollout import (
+from heldout._core.aio import settle
+from heldout._core.checks import check_count, check_number, check_text, refuse_unknown
+from heldout._core.config import (
+    LOCAL_MAX_TOKENS,
+    MAX_ERROR_RATE,
+    MAX_TURNS,
+    Sampling,
+    check_sampling,
+)
+from heldout._evals.rollout import (
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
     check_score_fn,
-    own_sampling,
+    merge_sampling,
     turn_limit,
 )
+from heldout._live.rendering.chat_templates import ChatFormat
+from heldout._live.weights import explain_sharding
+from heldout._reasoning import opened_reasoning, without_reasoning
+from heldout.environment import rates_continuations
+from heldout.errors import InvalidInput
+from heldout.models.batch import Answered, Request
 from heldout.scoring.grades import as_score
 from heldout.scoring.rubric import Rubric
+from heldout.store.fingerprint import (
+    PARTS,
+    describe_callable,
+    describe_parts,
+    describe_template,
+    describe_tokenizer,
+    set_known_as,
+)
 from heldout.store.report import EvalReport
-from heldout.training.settings import DEFAULT_MAX_NEW, EnvironmentSettings
+from heldout.training.settings import EnvironmentSettings, TrainerSettings
 from heldout.types import Message, Sample, Score, Trajectory
-from heldout.weights import explain_sharding
 
 if TYPE_CHECKING:
-    from heldout.decoding.memory import KeepCache
-
-KEPT_MODELS = 4
-"""Models whose decoders are cached from one eval to the next."""
+    from heldout._live.decoding.memory import KeepCache
 
 KeepGoing = Callable[[], bool]
 StoppableBatchFn = Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
 AnswerFilter = Callable[[str], str]
+
+log = logging.getLogger("heldout")
 
 
 def _nothing() -> None:
@@ -145,6 +159,15 @@ def describe_runner(runner: Runner | EpisodeRunner) -> dict[str, Any]:
         "prepare_messages": describe_callable(runner.prepare_messages),
         "environment_factory": describe_callable(runner.environment_factory, docstrings=True),
         "answer_filter": describe_callable(runner.answer_filter),
+        PARTS: describe_parts(
+            {
+                "score_fn": runner.score_fn,
+                "prepare_messages": runner.prepare_messages,
+                "environment_factory": runner.environment_factory,
+                "answer_filter": runner.answer_filter,
+            },
+            docstrings=["environment_factory"],
+        ),
         **runner.identity,
         "settings": {
             "repeats": runner.repeats,
@@ -165,23 +188,51 @@ class KnownBuilder:
 
     prototype: Runner
     """The runner without its model."""
-    bind: Callable[[Any], dict[str, Any]]
-    """Given the model, returns the fields of the runner that depend on it."""
+    bind: Callable[[Any, ChatFormat], dict[str, Any]]
+    """Given the model, and how to render prompts, returns the fields of the runner that depend on
+    them."""
     functions: Mapping[str, Any] = field(default_factory=dict)
     """Fingerprints of the functions that `bind` calls."""
+    pass_threshold: float | None = None
+    """The reward that passes, of the `EvalDefinition` that it was made of; None without one."""
+    chat: ChatFormat = field(default_factory=ChatFormat)
+    """How prompts are rendered, as far as the code says it."""
+    encode: Callable[..., list[int]] | None = None
+    """`encode(messages, chat=…)` returns a prompt's tokens; None: the user's function does."""
+    _own: Runner = field(init=False, repr=False)
+    """The prototype as the code has it."""
+    _trainer: TrainerSettings = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._own, self._trainer = self.prototype, TrainerSettings()
 
     def __call__(self, model: Any) -> Runner:
-        runner = replace(self.prototype, **self.bind(model))
+        runner = replace(self.prototype, **self.bind(model, self.format))
         if runner.sampling.max_tokens is None:
-            sampling = replace(runner.sampling, max_tokens=DEFAULT_MAX_NEW)
+            sampling = replace(runner.sampling, max_tokens=LOCAL_MAX_TOKENS)
             runner = replace(runner, sampling=sampling)
         return runner
 
-    def use_completion_length(self, tokens: int) -> None:
-        """Limit model turns to the trainer's completion length, unless another limit is set."""
-        sampling = self.prototype.sampling
+    @property
+    def format(self) -> ChatFormat:
+        """How prompts are rendered: as the code says, else as the trainer does."""
+        trainers = self._trainer.chat
+        return ChatFormat(
+            self.chat.template or trainers.template, self.chat.kwargs or trainers.kwargs
+        )
+
+    def use_trainer(self, trainer: TrainerSettings) -> None:
+        """Have the model answer as the trainer does, where the code says nothing else."""
+        self._trainer, own = trainer, self._own
+        sampling, identity = own.sampling, own.identity
         if sampling.max_tokens is None:
-            self.prototype = replace(self.prototype, sampling=replace(sampling, max_tokens=tokens))
+            sampling = replace(sampling, max_tokens=trainer.max_new)
+        if self.encode is not None:
+            # Under a name of its own: what the code says is compared before there is a trainer.
+            named = describe_template(self.format.template, self.format.kwargs)
+            is_own = self.format == self.chat or named == identity["chat_template"]
+            identity = {**identity, "chat_template_of_trainer": None if is_own else named}
+        self.prototype = replace(own, sampling=sampling, identity=identity)
 
 
 def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
@@ -254,16 +305,30 @@ def _seen_through(trajectory: Trajectory, answer_filter: AnswerFilter) -> Trajec
 # --- Builders -----------------------------------------------------------------------------------
 
 
+_OTHER_NAMES = {
+    "template": "chat_template",
+    "template_kwargs": "chat_template_kwargs",
+    **{setting.name: f"sampling=Sampling({setting.name}=…)" for setting in fields(Sampling)},
+    **dict.fromkeys(("max_tokens", "max_new_tokens", "max_completion"), "max_new"),
+    "graded_text": "answer_filter",
+    "batch_size": "rows",
+}
+"""What settings of a runner are called where they are not its own, or by other tools."""
+
+
+def threshold_of(score_fn: ScoreFn | EvalDefinition) -> float | None:
+    """Return the reward that passes, where an eval says it."""
+    return score_fn.pass_threshold if isinstance(score_fn, EvalDefinition) else None
+
+
 def _with_definition(
-    score_fn: ScoreFn | EvalDefinition, settings: dict[str, Any]
+    score_fn: ScoreFn | EvalDefinition, settings: dict[str, Any], *, function: str
 ) -> tuple[ScoreFn, dict[str, Any]]:
     """Return the score function, and the settings of `Runner` with the rest of the definition."""
     known = [setting.name for setting in fields(Runner)]
     for name in settings:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known[2:])}"
-            raise InvalidInput(f"there is no setting {name!r}; {hint}")
+            refuse_unknown(name, known[2:], function=function, other_names=_OTHER_NAMES)
     if settings.get("sampling") is None:
         settings["sampling"] = Sampling()
     check_sampling(settings["sampling"])
@@ -277,7 +342,7 @@ def _with_definition(
         "prepare_messages": score_fn.prepare_messages,
         "environment_factory": score_fn.environment_factory,
         "max_turns": turn_limit(settings.get("max_turns"), score_fn),
-        "sampling": own_sampling(settings["sampling"], score_fn),
+        "sampling": merge_sampling(settings["sampling"], score_fn),
     }
     return score_fn.score_fn, settings
 
@@ -296,15 +361,18 @@ def from_functions(
         render: `render(messages)` returns a prompt of any type.
         generate: `generate(model, prompts, max_new)` returns a turn for each prompt, in order.
         score_fn: The score function, or an `EvalDefinition` with its messages and environments.
-        max_new: Longest turn in tokens; by default the trainer's limit, or 256.
+        max_new: Longest turn in tokens; by default the trainer's limit, or 512.
         settings: Fields of `Runner`.
     """
-    score_fn, settings = _with_definition(score_fn, settings)
+    threshold = threshold_of(score_fn)
+    score_fn, settings = _with_definition(score_fn, settings, function="from_functions")
     sampling = _limited(settings.pop("sampling"), max_new)
     prototype = Runner(no_model, score_fn, sampling=sampling, **settings)
     called = {"render": describe_callable(render), "generate": describe_callable(generate)}
 
-    def bind(model: Any) -> dict[str, Any]:
+    def bind(model: Any, chat: ChatFormat) -> dict[str, Any]:
+        shown: list[str] = []
+
         def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
             prompts: list[Any] = []
             answers: list[Answered] = [None] * len(requests)
@@ -315,6 +383,8 @@ def from_functions(
                     rendered.append(place)
                 except Exception as problem:  # noqa: BLE001 - the error of this item
                     answers[place] = problem
+            if not shown and prompts and isinstance(prompts[0], str):
+                shown.append(prompts[0])
             limit = requests[0].sampling.max_tokens
             assert limit is not None
             turns = list(generate(model, prompts, limit)) if prompts else []
@@ -328,15 +398,18 @@ def from_functions(
                 answers[place] = turn
             return answers
 
-        return {"answer": answer}
+        def describe() -> dict[str, Any]:
+            return {**prototype.describe(), **({"prompt": shown[0]} if shown else {})}
 
-    return KnownBuilder(prototype, bind, called)
+        return {"answer": answer, "describe": describe}
+
+    return KnownBuilder(prototype, bind, called, pass_threshold=threshold)
 
 
 def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
     """Set the longest turn: the environment variable, the argument, or that of `sampling`.
 
-    Without any of them it is the trainer's, or 256.
+    Without any of them it is the trainer's, or 512.
     """
     check_count("max_new", max_new, low=1, optional=True)
     limit = EnvironmentSettings.from_environment().max_new or max_new or sampling.max_tokens
@@ -351,6 +424,8 @@ def live_model(
     rows: int = 32,
     graphs: bool | None = None,
     keep_cache: KeepCache = False,
+    chat_template: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> RunnerBuilder:
     """Make a runner builder for the transformers model that is being trained.
@@ -358,7 +433,7 @@ def live_model(
     Args:
         tokenizer: Its tokenizer, with a chat template.
         score_fn: The score function, or an `EvalDefinition` with its messages and environments.
-        max_new: Longest turn in tokens; by default the trainer's limit, or 256.
+        max_new: Longest turn in tokens; by default the trainer's limit, or 512.
         rows: Largest batch.
         graphs: Whether to capture CUDA graphs; by default if possible.
         keep_cache: Whether graphs and key-value caches stay on the GPU from one eval to the next;
@@ -366,21 +441,34 @@ def live_model(
             eval on, while what training and evals have needed at their highest fits beside them
             with a tenth of the memory to spare; it looks at every step. Evals in the background
             keep theirs.
+        chat_template: The text of a Jinja template to render prompts with; by default the
+            trainer's, or else the tokenizer's own.
+        chat_template_kwargs: What the template reads besides the messages, such as
+            `enable_thinking`; by default the trainer's.
         settings: Fields of `Runner`. Decoding is greedy unless `sampling` is set.
 
     Raises:
         InvalidInput: An argument is invalid.
     """
-    from heldout.decoding import Decoder
-    from heldout.decoding.chat import ChatModel, answer_all
-    from heldout.decoding.likelihood import LikelihoodModel
-    from heldout.decoding.memory import KeptMemory, check_keep_cache
-    from heldout.decoding.model import explain_not_finite
+    from heldout._live.decoding import Decoder
+    from heldout._live.decoding.chat import ChatModel, answer_all
+    from heldout._live.decoding.likelihood import LikelihoodModel
+    from heldout._live.decoding.memory import KeptMemory, check_keep_cache
+    from heldout._live.decoding.model import explain_not_finite
 
     check_keep_cache(keep_cache)
+    check_text("chat_template", chat_template, optional=True)
+    if chat_template_kwargs is not None and not isinstance(chat_template_kwargs, Mapping):
+        raise InvalidInput(
+            f"chat_template_kwargs must be a dict, got {chat_template_kwargs!r:.200}"
+        )
     if not callable(getattr(tokenizer, "decode", None)):
-        raise InvalidInput(f"tokenizer is a tokenizer of transformers, got {tokenizer!r:.200}")
-    score_fn, settings = _with_definition(score_fn, settings)
+        raise InvalidInput(f"tokenizer must be a tokenizer of transformers, got {tokenizer!r:.200}")
+    own_chat = ChatFormat(chat_template, dict(chat_template_kwargs or {}))
+    if own_chat != ChatFormat():
+        own_chat.renderer(tokenizer)  # refuses what the template does not read
+    threshold = threshold_of(score_fn)
+    score_fn, settings = _with_definition(score_fn, settings, function="live_model")
     sampling = _limited(settings.pop("sampling"), max_new)
     prototype = Runner(
         no_model,
@@ -389,35 +477,50 @@ def live_model(
         rows=rows,
         own_random=True,
         rates=True,
-        identity=describe_tokenizer(tokenizer),
+        identity=describe_tokenizer(tokenizer, own_chat.template, own_chat.kwargs),
         **settings,
     )
-    finding = threading.Lock()
-
-    @lru_cache(KEPT_MODELS)
-    def prepare(model: Any) -> tuple[ChatModel, Decoder, LikelihoodModel, KeptMemory]:
-        """Return the decoder of a model, cached for the last few: the live model and its copies."""
-        name = "the model in training"
-        decoder = Decoder(model, tokenizer, rows=rows, graphs=graphs)
-        return (
-            ChatModel(model, tokenizer, name),
-            decoder,
-            LikelihoodModel(model, tokenizer, name, rows=rows),
-            KeptMemory(decoder, model, keep_cache),
+    if prototype.repeats > 1 and not sampling.temperature and prototype.environment_factory is None:
+        log.warning(
+            "%s attempts at each sample are the same, since decoding is greedy and nothing else "
+            "differs: pass sampling=Sampling(temperature=…)",
+            prototype.repeats,
         )
+    finding, name = threading.Lock(), "the model in training"
+    # By the live model and its copies, for as long as there are these.
+    prepared: WeakKeyDictionary[Any, tuple[ChatModel, Decoder, LikelihoodModel, KeptMemory]]
+    prepared = WeakKeyDictionary()
 
-    def bind(model: Any) -> dict[str, Any]:
+    def prepare(model: Any) -> tuple[ChatModel, Decoder, LikelihoodModel, KeptMemory]:
+        """Return the decoder of a model, and what else is kept from one eval to the next."""
+        if model not in prepared:
+            held = weakref.ref(model)
+            decoder = Decoder(held, tokenizer, rows=rows, graphs=graphs)
+            prepared[model] = (
+                ChatModel(held, tokenizer, name),
+                decoder,
+                LikelihoodModel(held, tokenizer, name, rows=rows),
+                KeptMemory(decoder, held, keep_cache),
+            )
+        return prepared[model]
+
+    def bind(model: Any, format: ChatFormat) -> dict[str, Any]:
         if (bind_runner := getattr(model, "bind_runner", None)) is not None:  # it is in an engine
-            return dict(bind_runner(tokenizer, rows))
+            return dict(bind_runner(tokenizer, rows, format))
         if (reason := explain_sharding(model) or explain_not_finite(model)) is not None:
             raise InvalidInput(reason)
         with finding:
             chat, decoder, likelihoods, memory = prepare(model)
+        chat.use_format(format)
+        likelihoods.use_format(format)
         memory.begin_eval()
-        asked = False
+        asked, first = False, None
 
-        def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
-            nonlocal asked
+        def answer(
+            requests: Sequence[Request], keep_going: KeepGoing, in_use: Any = model
+        ) -> Sequence[Answered]:
+            nonlocal asked, first
+            first = first or requests[0]
             if any(request.continuations for request in requests):  # an eval has one of the two
                 given = [request.continuations for request in requests]
                 return likelihoods.rate(given, keep_going=keep_going)
@@ -434,7 +537,9 @@ def live_model(
             return answers
 
         def describe() -> dict[str, Any]:
-            return decoder.describe() or likelihoods.describe()
+            described = decoder.describe() or likelihoods.describe()
+            prompt = chat.show(first) if first is not None and first.messages else None
+            return {**described, "prompt": prompt} if prompt else described
 
         def release() -> None:
             nonlocal asked
@@ -443,7 +548,10 @@ def live_model(
 
         return {"answer": answer, "describe": describe, "release": release}
 
-    return KnownBuilder(prototype, bind)
+    def encode(messages: Sequence[Message], chat: ChatFormat) -> list[int]:
+        return ChatModel(None, tokenizer, name, chat).encode(messages)
+
+    return KnownBuilder(prototype, bind, pass_threshold=threshold, chat=own_chat, encode=encode)
 
 
 __all__ = [

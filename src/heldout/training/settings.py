@@ -13,7 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from heldout._checks import check_count, check_flag
+import msgspec
+
+from heldout._core.checks import check_count, check_flag
+from heldout._core.config import DEFAULT_PASS_THRESHOLD
+from heldout._live.rendering.chat_templates import ChatFormat
 from heldout.errors import InvalidInput
 
 EVERY_STEPS = "HELDOUT_EVAL_EVERY_STEPS"
@@ -26,11 +30,17 @@ T = TypeVar("T", int, float)
 
 DEFAULT_NUM = 32
 """Held-out samples, if HELDOUT_EVAL_EVERY_STEPS turns evals on and `num` is not set."""
-DEFAULT_MAX_NEW = 256
-"""Tokens of a model turn, if neither the code nor the trainer has a limit."""
-DEFAULT_PASS_THRESHOLD = 0.5
 SMALLEST = 8
 """Smallest subset: a mean over fewer samples is not worth its time."""
+
+
+class TrainerSettings(msgspec.Struct, frozen=True):
+    """How a trainer has its model answer, which an eval does too where its code says nothing."""
+
+    max_new: int | None = None
+    """Longest completion, in tokens."""
+    chat: ChatFormat = ChatFormat()
+    """How it renders prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ def _read(
         value = None
     if value is None or not math.isfinite(value):
         wanted = "a whole number" if kind is int else "a finite number"
-        raise InvalidInput(f"the environment variable {name} is {wanted}, got {text!r:.60}")
+        raise InvalidInput(f"the environment variable {name} must be {wanted}, got {text!r:.60}")
     return value if least is None else max(least, value)
 
 
@@ -113,6 +123,7 @@ class EvalSettings:
         every_steps: int | None,
         num: int | None,
         pass_threshold: float | None,
+        own_threshold: float = DEFAULT_PASS_THRESHOLD,
         **others: Any,
     ) -> EvalSettings:
         """Make the settings of these arguments and of the environment variables.
@@ -121,6 +132,7 @@ class EvalSettings:
             every_steps: The argument in code, as the following; None where it was left out.
             num: How many samples to use, at most.
             pass_threshold: Reward from which an item passes.
+            own_threshold: That of the eval itself, where neither says another.
             **others: Fields that no variable sets.
         """
         outside = EnvironmentSettings.from_environment()
@@ -131,9 +143,7 @@ class EvalSettings:
         return cls(
             every_steps=first_set(outside.every_steps, every_steps, 0),
             num=None if is_off else first_set(outside.num, num),
-            pass_threshold=first_set(
-                outside.pass_threshold, pass_threshold, DEFAULT_PASS_THRESHOLD
-            ),
+            pass_threshold=first_set(outside.pass_threshold, pass_threshold, own_threshold),
             is_off_at_launch=is_off,
             is_set_at_launch=is_set_outside,
             **others,
@@ -146,17 +156,19 @@ class EvalSettings:
         check_count("seed", self.seed, low=0)
         check_flag("at_start", self.at_start)
         if not _is_number(self.pass_threshold):
-            raise InvalidInput(f"pass_threshold is a finite number, got {self.pass_threshold!r}")
+            raise InvalidInput(
+                f"pass_threshold must be a finite number, got {self.pass_threshold!r}"
+            )
         _check_positive("max_overhead", self.max_overhead, may_be_none=True)
         _check_positive("max_seconds", self.max_seconds, may_be_none=True)
         _check_positive("progress_seconds", self.progress_seconds)
         if self.across not in ("first", "all"):
-            raise InvalidInput(f"across is 'first' or 'all', got {self.across!r}")
+            raise InvalidInput(f"across must be 'first' or 'all', got {self.across!r}")
         if self.on_error not in ("skip", "raise"):
-            raise InvalidInput(f"on_error is 'skip' or 'raise', got {self.on_error!r}")
+            raise InvalidInput(f"on_error must be 'skip' or 'raise', got {self.on_error!r}")
         label = self.label
         if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
-            raise InvalidInput(f"label is letters, digits, _ and -, got {label!r}")
+            raise InvalidInput(f"label must be letters, digits, _ and -, got {label!r}")
 
 
 def first_set(*choices: Any) -> Any:
@@ -168,7 +180,7 @@ def _check_positive(name: str, value: Any, *, may_be_none: bool = False) -> None
     if may_be_none and value is None:
         return
     if not _is_number(value) or value <= 0:
-        raise InvalidInput(f"{name} is a number above 0, or None, got {value!r}")
+        raise InvalidInput(f"{name} must be a number above 0, or None, got {value!r}")
 
 
 def _is_number(value: Any) -> bool:

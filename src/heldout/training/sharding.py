@@ -2,7 +2,7 @@
 
     sharded = ShardedModel(model, ranks)     # at an eval that is due, in every process
     pool.try_snapshot(sharded, step=40)      # in those that evaluate: a whole copy of the model
-    sharded.follow()                         # in the others, which only take part
+    sharded.take_part()                      # in the others, which do not evaluate
 
 FSDP2 (`fully_shard`), FSDP1 and DeepSpeed's ZeRO-3 leave each process a part of the weights, and a
 forward pass asks all processes for the others. An eval would therefore have to make the same
@@ -26,11 +26,11 @@ from typing import Any
 
 import msgspec
 
+from heldout._live.isolation import untouched_random_state
+from heldout._live.weights import read_sums, sharding_way, sum_bits
 from heldout.errors import InvalidInput
-from heldout.isolation import untouched_random_state
-from heldout.training.distributed import Ranks, RanksApart, agree
-from heldout.training.run_eval import describe
-from heldout.weights import numbers, sharding_way, totals
+from heldout.training.ranks import Ranks, RanksApart, agree
+from heldout.training.reasons import describe
 
 log = logging.getLogger("heldout")
 
@@ -142,18 +142,18 @@ class ShardedModel:
         try:
             self.decline()
             if self._decision is not None and self._decision.gathers and self._decision.inline:
-                self._ranks.gather(b"")
+                self._ranks.all_gather(b"")
         except RanksApart as problem:
             log.warning("the other processes could not be told that an eval is over: %s", problem)
 
-    def follow(self) -> None:
+    def take_part(self) -> None:
         """Take part in a process that does not evaluate, until training may go on."""
         try:
             decision = self._exchange(self._vote(), None)
             if decision.gathers:
                 self.gather(lambda tensor, whole: None, everything=decision.everything)
                 if decision.inline:
-                    self._ranks.gather(b"")
+                    self._ranks.all_gather(b"")
         except Exception as problem:  # noqa: BLE001 - training goes on, and the first one skips
             log.warning("an eval of a sharded model: %s", describe(problem))
 
@@ -166,8 +166,14 @@ class ShardedModel:
         except Exception as problem:  # noqa: BLE001 - the others are told
             return GatherVote(problem=describe(problem))
 
+    # Two collectives decide, whatever happens: every process sends its vote, then all take the
+    # decision that the first one made of them. A process with a problem votes, too: one that raised
+    # instead would leave the others waiting in a collective until NCCL's timeout kills the
+    # training. Only then are weights gathered, and every process makes the same gathers in the same
+    # order.
+
     def _exchange(self, vote: GatherVote, known_frozen: list[str] | None) -> GatherDecision:
-        sent = self._ranks.gather(msgspec.json.encode(vote))
+        sent = self._ranks.all_gather(msgspec.json.encode(vote))
         votes = [msgspec.json.decode(raw, type=GatherVote) for raw in sent]
         if votes[0].gathers:
             # One that does not gather, and the others waiting for it, would be worse than a skip.
@@ -203,7 +209,7 @@ class ShardedModel:
 
     def _hash_frozen(self) -> str:
         parts = [s.part() for s in self._found().values() if not s.tensor.requires_grad]
-        sums = numbers(totals([part for part in parts if part is not None]))
+        sums = read_sums(sum_bits([part for part in parts if part is not None]))
         return hashlib.blake2b(repr(sums).encode(), digest_size=8).hexdigest() if sums else ""
 
     # --- Gathering ---
@@ -269,14 +275,14 @@ def with_ranks(model: Any, ranks: Ranks) -> Any:
 
 
 class _Sharded:
-    """A tensor of which this process has a part."""
+    """A tensor that this process has a part of."""
 
     def __init__(self, tensor: Any, shape: Any, *, unit: Any = None, primary: Any = None) -> None:
         self.tensor, self.shape = tensor, shape
         self.unit = unit
         """The FSDP1 module that gathers it, together with others."""
         self.primary = tensor if primary is None else primary
-        """With FSDP1, tied weights are several tensors, of which one is gathered."""
+        """With FSDP1, tied weights are several tensors, and one of them is gathered."""
 
     def part(self) -> Any:
         """Return what this process has of it."""

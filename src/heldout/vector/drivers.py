@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from heldout._live.isolation import reachable_objects
 from heldout.errors import EnvironmentFailed, InvalidInput
-from heldout.isolation import reachable_objects
 from heldout.vector.episodes import Bools
 
 UNSEEDED = (
@@ -479,7 +479,7 @@ class _BatchEnv(Driver):
         self.rests = mode == "next_step"
         self.notes = [UNSEEDED]
         if stated is None:
-            self.notes.append("taken to reset in the step that ends an episode, as it says nothing")
+            self.notes.append("the environment sets no `autoreset_mode`; same-step reset assumed")
         self._seeded = _takes_seed(env.reset)
         if not self._seeded:
             self.notes.append("it cannot be seeded at all")

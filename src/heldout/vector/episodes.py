@@ -57,7 +57,9 @@ class EndedEpisodes(NamedTuple):
 def check_whole(name: str, value: Any, *, least: int, note: str = "") -> None:
     """Refuse what is not a whole number of at least `least`."""
     if not isinstance(value, int | np.integer) or value < least:
-        raise InvalidInput(f"{name} is a whole number of at least {least}{note}, got {value!r}")
+        raise InvalidInput(
+            f"{name} must be a whole number of at least {least}{note}, got {value!r}"
+        )
 
 
 def begin(num_envs: int, requested: int) -> Slots:

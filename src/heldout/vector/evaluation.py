@@ -7,18 +7,19 @@ stepped in drivers.py, what the numbers mean in report.py.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import msgspec
 import numpy as np
 
+from heldout._live.isolation import held_by, isolated
 from heldout.errors import EnvironmentFailed, InvalidInput
-from heldout.isolation import held_by, isolated
 from heldout.vector.drivers import (
     NORMALISED_TWICE,
     Driver,
@@ -41,6 +42,10 @@ from heldout.vector.report import Episode, VectorReport, summarize
 PolicyFn = Callable[[Any], Any]
 SuccessFn = Callable[[Mapping[str, Any], bool, bool, float, int], bool]
 """`success(info, terminated, truncated, ret, steps)` of an episode's last step."""
+
+SuccessWord = Literal["terminated", "is_success"]
+"""A definition of success that needs no function: to terminate, or `info["is_success"]` alone."""
+SUCCESS_WORDS: tuple[SuccessWord, ...] = get_args(SuccessWord)
 
 REPLAYED = 16
 """How many steps are replayed at the end, to see whether environments follow their seeds."""
@@ -72,7 +77,7 @@ def evaluate_env(
     num_envs: int = 1,
     seed: int = 0,
     max_steps: int | None = None,
-    success: SuccessFn | None = None,
+    success: SuccessFn | SuccessWord | None = None,
     trajectory: str | Path | None = None,
 ) -> VectorReport:
     """Play exactly `episodes` episodes and report on all of them.
@@ -91,15 +96,17 @@ def evaluate_env(
         num_envs: How many plain environments to run side by side.
         seed: Episode `i` is seeded by `(seed, i)`.
         max_steps: Truncates longer episodes.
-        success: Decides whether an episode succeeded. Without it the environment does (`is_success`
-            or `success` in the info of the last step); without that, success is not known (None).
+        success: Decides whether an episode succeeded: a function of its last step, "terminated"
+            (those that terminated did) or "is_success" (the environment says so under that key of
+            the last step's info). Without it the environment decides (`is_success` or `success` in
+            that info); without that, success is not known (None).
         trajectory: A new `.jsonl` file for every step.
 
     Raises:
         InvalidInput: An argument, or what `make_env` or `policy_fn` returned, cannot be used.
         EnvironmentFailed: A reward was not finite, or observations do not fit together.
     """
-    check_arguments(make_env, episodes, num_envs, seed, max_steps)
+    check_arguments(make_env, episodes, num_envs, seed, max_steps, success)
     file = _TrajectoryFile(trajectory) if trajectory is not None else None
     modules, generators = held_by(policy_fn)
     with isolated(modules, seed=int(seed), generators=generators), ExitStack() as stack:
@@ -123,12 +130,12 @@ def evaluate_env(
 
 
 def check_arguments(
-    make_env: Any, episodes: int, num_envs: int, seed: int, max_steps: int | None
+    make_env: Any, episodes: int, num_envs: int, seed: int, max_steps: int | None, success: Any
 ) -> None:
     """Check the arguments of `evaluate_env` before anything is made."""
     if not callable(make_env):
         raise InvalidInput(
-            f"make_env is a function that makes an environment, got {make_env!r:.200}; "
+            f"make_env must be a function that makes an environment, got {make_env!r:.200}; "
             "lambda: gymnasium.make(…) is one. A training environment is not to be used here"
         )
     check_whole("num_envs", num_envs, least=1)
@@ -136,6 +143,31 @@ def check_arguments(
     check_whole("seed", seed, least=0)
     if max_steps is not None:
         check_whole("max_steps", max_steps, least=1)
+    _check_success(success)
+
+
+def _check_success(success: Any) -> None:
+    """Refuse what could not decide about an episode, which would show at the first one's end."""
+    if success is None or success in SUCCESS_WORDS:
+        return
+    form = "success(info, terminated, truncated, ret, steps) -> bool"
+    if not callable(success):
+        words = " or ".join(map(repr, SUCCESS_WORDS))
+        raise InvalidInput(f"success must be a function {form}, {words}; got {success!r:.200}")
+    # A coroutine is true, whatever it would have returned: each episode would be a success.
+    if inspect.iscoroutinefunction(success):
+        raise InvalidInput(f"success must be a plain function {form}, and this one is async")
+    try:
+        signature = inspect.signature(success)
+    except (TypeError, ValueError):  # compiled
+        return
+    try:
+        signature.bind({}, True, False, 0.0, 1)
+    except TypeError as problem:
+        raise InvalidInput(
+            f"success must be a function {form}; this one cannot be called so ({problem}): "
+            f"{getattr(success, '__qualname__', type(success).__qualname__)}{signature}"
+        ) from None
 
 
 @contextmanager
@@ -163,7 +195,7 @@ class _EpisodeEvaluation:
         episodes: int,
         seed: int,
         max_steps: int | None,
-        success: SuccessFn | None,
+        success: SuccessFn | SuccessWord | None,
     ) -> None:
         self._driver, self._seed, self._max_steps = driver, seed, max_steps
         self._episodes, self._success = episodes, success
@@ -246,13 +278,15 @@ class _EpisodeEvaluation:
     def _judge(
         self, info: Mapping[str, Any], terminated: bool, truncated: bool, ret: float, steps: int
     ) -> bool | None:
-        """Decide whether an episode succeeded; None where nothing says so."""
-        if self._success is not None:
+        """Decide whether an episode succeeded; None if nothing says so."""
+        if self._success == "terminated":
+            return terminated
+        if callable(self._success):
             verdict: Any = self._success(info, terminated, truncated, ret, steps)
             if verdict is None:
                 raise InvalidInput("success() returned None; it says True or False")
             return bool(verdict)
-        for key in ("is_success", "success"):
+        for key in ("is_success", "success") if self._success is None else (self._success,):
             if info.get(key) is not None and info[key] == info[key]:  # a NaN says nothing
                 self._info_keys.add(f"info[{key!r}]")
                 return bool(info[key])
@@ -305,13 +339,22 @@ class _EpisodeEvaluation:
             "success_is": success_is,
             "notes": list(driver.notes),
         }
+        if isinstance(self._success, str):
+            config["success"] = self._success  # what `was_success_assumed` looks for
         return VectorReport(summarize(episodes, config), episodes, config, tuple(driver.notes))
 
     def _name_success(self) -> str | None:
-        """Name what decided which episodes succeeded (clause 9); None where nothing did."""
-        if self._success is not None:
+        """Name what decided which episodes succeeded (clause 9); None if nothing did."""
+        if callable(self._success):
             return "success function"
+        if self._success == "terminated":
+            return self._success
         if not self._info_keys:
+            if self._success is not None:
+                self._driver.notes.append(
+                    f"success is {self._success!r}, which no episode's last info has, so which of "
+                    "them succeeded is not known"
+                )
             return None
         silent = sum(end.success is None for end in self._ended.values())
         if silent:

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Interval, Moments, median_interval, wilson
-from heldout.store.report import EvalReport, threshold_of
+from heldout.store.report import EvalReport
+from heldout.store.run_config import threshold_of, was_success_assumed
 from heldout.types import EvalResult, Metric, Sample, Score, Stop, Trajectory
 
 Reward = Literal["success", "return"]
-
-TERMINATED = "terminated"
-"""Value of `success_is` in old runs that had no definition of success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Episode:
     steps: int
     ret: float
     success: bool | None
-    """None where nothing says what success is."""
+    """None if nothing says what success is."""
     terminated: bool
     truncated: bool
     dist: float | None = None
@@ -122,7 +120,7 @@ class VectorReport:
             raise InvalidInput(
                 f"{path} holds the results of samples, not of episodes; EvalReport.load reads it"
             )
-        if config.get("success_is") == TERMINATED:
+        if was_success_assumed(config):
             config["success_is"] = None
         try:
             episodes = [_read_result(i, result, config) for i, result in enumerate(saved.results)]

@@ -22,14 +22,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heldout._fingerprint import describe_callable
+from heldout._live.isolation import held_by, modules_of, untouched_random_state
 from heldout.errors import HeldoutError, InvalidInput, printable_error
-from heldout.isolation import held_by, modules_of, untouched_random_state
+from heldout.store.fingerprint import describe_callable
 from heldout.vector.drivers import check_make_env
 from heldout.vector.episodes import check_whole, episode_seed
 from heldout.vector.evaluation import (
     PolicyFn,
     SuccessFn,
+    SuccessWord,
     check_arguments,
     evaluate_env,
 )
@@ -37,9 +38,9 @@ from heldout.vector.report import Reward, VectorReport, episode_sample
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
-    from heldout.training.curve import CurvePoint
-    from heldout.training.judging import Monitor
-    from heldout.training.metrics import Heartbeat
+    from heldout.training.curve.point_fields import Heartbeat
+    from heldout.training.curve.points import CurvePoint
+    from heldout.training.curve.publishing import Monitor
     from heldout.training.periodic_eval import PeriodicEval
     from heldout.training.runner import EpisodeRunner
 
@@ -109,7 +110,7 @@ class EvalEvery:
         num_envs: int = 1,
         seed: int = 0,
         max_steps: int | None = None,
-        success: SuccessFn | None = None,
+        success: SuccessFn | SuccessWord | None = None,
         model: Any = None,
         at_start: bool = False,
         reward: Reward | None = None,
@@ -125,9 +126,9 @@ class EvalEvery:
         from heldout.training.settings import EnvironmentSettings
 
         check_whole("every_steps", every_steps, least=0, note=" (0: only where run() is called)")
-        check_arguments(make_env, episodes, num_envs, seed, max_steps)
+        check_arguments(make_env, episodes, num_envs, seed, max_steps, success)
         if reward not in (None, "success", "return"):
-            raise InvalidInput(f"reward is 'success' or 'return', got {reward!r}")
+            raise InvalidInput(f"reward must be 'success' or 'return', got {reward!r}")
         outside = EnvironmentSettings.from_environment()
         if outside.num:
             episodes = min(episodes, outside.num)
@@ -152,7 +153,7 @@ class EvalEvery:
         self._make_env, self._is_checked = make_env, False
         functions = {
             "make_env": describe_callable(make_env),
-            "success": describe_callable(success),
+            "success": success if isinstance(success, str) else describe_callable(success),
             "settings": {"reward": self._reward, "max_steps": max_steps},
             **(identity or {}),
         }
@@ -161,7 +162,7 @@ class EvalEvery:
         self._make_evals: Callable[..., PeriodicEval] = partial(
             PeriodicEval,
             [episode_sample(i, episode_seed(int(seed), i)) for i in range(episodes)],
-            _EpisodeRunnerBuilder(runner),
+            _EpisodeRunnerBuilder(runner, is_bounded=self._reward == "success"),
             every_steps=int(every_steps),
             heartbeat_fn=heartbeat_fn,
             model_getter=_model_getter(policy_fn, model),
@@ -311,6 +312,8 @@ class _EpisodeRunnerBuilder:
     """A runner builder for `PeriodicEval`: the policy is played as it is."""
 
     prototype: EpisodeRunner
+    is_bounded: bool
+    """Whether rewards are successes, between 0 and 1, and not returns."""
 
     def __call__(self, model: Any) -> EpisodeRunner:
         return self.prototype
@@ -337,7 +340,7 @@ def _model_getter(policy_fn: PolicyFn, model: Any) -> Callable[[], Any]:
     modules = modules_of(model)
     if model is not None and not modules:
         raise InvalidInput(
-            f"model is a torch module, or a list or dict of them, got {model!r:.120}"
+            f"model must be a torch module, or a list or dict of them, got {model!r:.120}"
         )
     return lambda: _outermost([*held_by(policy_fn)[0], *modules]) or policy_fn
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout._format import number, p_value
+from heldout._core.format import number, p_value
 from heldout.analysis import Comparison, compare
 from heldout.analysis.comparison import Difference
 from heldout.errors import InvalidInput
@@ -26,7 +26,9 @@ from heldout.reporting.comparisons import (
 from heldout.stats import Interval, PairedDifference, SliceDifference, slice_differences
 from heldout.store.report import EvalReport
 from heldout.store.runs import describe_model
-from heldout.viewer.tables import ItemNumbers, RunTable, order_by
+from heldout.viewer.filter import SEARCHED, FilterColumn, Term, evaluate, parse, quote
+from heldout.viewer.item_lines import ItemNumbers
+from heldout.viewer.rows import order_by
 from heldout.viewer.values import (
     LONGEST_CELL,
     Plain,
@@ -35,7 +37,7 @@ from heldout.viewer.values import (
     question_text,
     text_or_none,
 )
-from heldout.viewer.where import SEARCHED, FilterColumn, Term, evaluate, parse, quote
+from heldout.viewer.viewed_run import ViewedRun
 
 YES_NO = ("no", "yes")
 MOST_RUNS = 12
@@ -43,9 +45,9 @@ MOST_RUNS = 12
 
 
 @lru_cache(8)
-def compare_tables(
-    a: RunTable,
-    b: RunTable,
+def compare_runs(
+    a: ViewedRun,
+    b: ViewedRun,
     names: tuple[str, str],
     by: str,
     metric: str,
@@ -53,13 +55,13 @@ def compare_tables(
 ) -> Comparison:
     """Compare run B with run A; they are called by these names."""
     reports = [
-        replace(table.report, config={**table.report.config, "experiment_name": name})
-        for table, name in zip((a, b), names, strict=True)
+        replace(run.report, config={**run.report.config, "experiment_name": name})
+        for run, name in zip((a, b), names, strict=True)
     ]
     return compare(*reports, by=[by] if by else [], metric=metric or "reward", allow=allow)
 
 
-def describe_comparison(comparison: Comparison, a: RunTable, b: RunTable) -> Plain:
+def describe_comparison(comparison: Comparison, a: ViewedRun, b: ViewedRun) -> Plain:
     """Describe a comparison: the verdict, both readings, slices and settings that differ."""
     by = comparison.by[0] if comparison.by else ""
     report = build_comparison(replace(comparison, by=()))
@@ -72,7 +74,7 @@ def describe_comparison(comparison: Comparison, a: RunTable, b: RunTable) -> Pla
         "verdict": comparison.verdict,
         "metric": comparison.metric,
         "pass_threshold": comparison.pass_threshold,
-        "metrics": sorted({*a.metrics} & {*b.metrics}),
+        "metrics": sorted({*a.fields.metrics} & {*b.fields.metrics}),
         **_difference(overall, overall.interval),
         "with_errors": counted and _difference(counted, counted.interval),
         "errors_as": comparison.errors_as,
@@ -88,7 +90,7 @@ def describe_comparison(comparison: Comparison, a: RunTable, b: RunTable) -> Pla
         "by": by,
         "slice_blocks": plain_blocks(slice_blocks(comparison)) if by else [],
         "slices": [_slice(part) for part in sort_slices(comparison.slices)[:200]],
-        "keys": [key for key in a.metadata_keys if key in b.metadata_keys],
+        "keys": [key for key in a.fields.metadata_keys if key in b.fields.metadata_keys],
         "config": _config_differences(comparison),
     }
 
@@ -98,19 +100,19 @@ class PairTable:
 
     Args:
         comparison: The comparison, of paired samples.
-        tables: Both runs.
+        runs: Both runs.
     """
 
-    def __init__(self, comparison: Comparison, tables: tuple[RunTable, RunTable]) -> None:
+    def __init__(self, comparison: Comparison, runs: tuple[ViewedRun, ViewedRun]) -> None:
         if comparison.samples is None:
             raise InvalidInput(
                 "the samples of these runs are not paired: there is no table of both"
             )
-        self.samples, self.tables = comparison.samples, tables
+        self.samples, self.runs = comparison.samples, runs
         places = (self.samples.in_a, self.samples.in_b)
         self.items = [
-            np.unique(table.table.sample, return_index=True)[1][place]
-            for table, place in zip(tables, places, strict=True)
+            np.unique(run.table.sample, return_index=True)[1][place]
+            for run, place in zip(runs, places, strict=True)
         ]
         """Of each row, the first attempt in either run."""
 
@@ -135,7 +137,7 @@ class PairTable:
     @property
     def fields(self) -> list[str]:
         """The fields of a filter."""
-        return ["id", "a", "b", "difference", *self.changes, *self.tables[0].metadata_keys]
+        return ["id", "a", "b", "difference", *self.changes, *self.runs[0].fields.metadata_keys]
 
     def column(self, field: str) -> FilterColumn:
         """Get the column of a filter's field; HeldoutError where there is none."""
@@ -145,10 +147,10 @@ class PairTable:
             return FilterColumn(numbers=numbers[field])
         if field in self.changes:
             return FilterColumn(codes=self.changes[field].astype(np.int32), values=YES_NO)
-        if field != "id" and field not in self.tables[0].metadata_keys:
+        if field != "id" and field not in self.runs[0].fields.metadata_keys:
             known = ", ".join(self.fields)
             raise InvalidInput(f"samples of two runs have no {field!r:.100}; there is {known}")
-        column = self.tables[0].column(field)
+        column = self.runs[0].fields.column(field)
         if column.numbers is not None:
             return FilterColumn(numbers=column.numbers[self.items[0]])
         assert column.codes is not None
@@ -167,8 +169,8 @@ class PairTable:
         if term.field not in SEARCHED:
             return None
         held = np.zeros(len(self), dtype=np.bool_)
-        for table, places in zip(self.tables, (self.samples.in_a, self.samples.in_b), strict=True):
-            found = table.table.sample[table.select(f"{term.field}:{quote(term.value)}", "")]
+        for run, places in zip(self.runs, (self.samples.in_a, self.samples.in_b), strict=True):
+            found = run.table.sample[run.rows.select(f"{term.field}:{quote(term.value)}", "")]
             held |= np.isin(places, found)
         return held
 
@@ -178,7 +180,7 @@ class PairTable:
         values["difference"] = values["b"] - values["a"]
         changes = (name for name, held in self.changes.items() if held[row])
         return {
-            "id": self.tables[0].ids[int(self.items[0][row])],
+            "id": self.runs[0].fields.ids[int(self.items[0][row])],
             "change": next(changes, "not compared"),
             "text": {
                 name: number(None if np.isnan(value) else value, sign=name == "difference")
@@ -191,7 +193,7 @@ def describe_pairs(pairs: PairTable, where: str, sort: str, offset: int, limit: 
     """Give some of the samples that a filter holds for, with both values."""
     rows = pairs.select(where, sort)
     shown: list[int] = rows[offset : offset + limit].tolist()
-    results = pairs.tables[0].read(pairs.items[0][shown].tolist())
+    results = pairs.runs[0].read(pairs.items[0][shown].tolist())
     return {
         "total": len(rows),
         "of": len(pairs),

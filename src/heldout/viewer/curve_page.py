@@ -8,47 +8,69 @@ from pathlib import Path
 
 import msgspec
 
-from heldout._format import interval, number
+from heldout._core.format import interval, number
 from heldout.errors import InvalidInput
 from heldout.reporting.blocks import plain_blocks
 from heldout.reporting.curves import (
     CurveRun,
-    compute_verdicts,
     describe_point,
+    find_verdict,
     format_n,
     group_by_label,
     read_curve,
 )
 from heldout.reporting.flips import compare_steps, describe_flips
-from heldout.reporting.names import format_eval_name, saved_eval, select_label
+from heldout.reporting.names import format_eval_name, select_label
 from heldout.store.columns import as_text
 from heldout.store.journal import decode_result, lines
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import describe_model
-from heldout.training.curve import CurvePoint, ItemOutcome, is_fewer, most_asked, sample_rewards
+from heldout.training.curve.kept_steps import saved_eval
+from heldout.training.curve.points import (
+    CurvePoint,
+    ItemOutcome,
+    is_fewer,
+    most_asked,
+    sample_rewards,
+)
 from heldout.types import EvalResult
 from heldout.viewer.values import Plain, UnknownRun
 
+ENDS = ("from", "to")
 STRIP = 500
 """Samples of a curve that are drawn step by step."""
 
 
 @lru_cache(8)
 def describe_curve(name: str, path: Path, _stamp: str, label: str, metric: str) -> Plain:
-    """Describe the curve of a label, or of the first one; `_stamp` says which state is meant."""
-    from heldout.training.verdicts import terms_of
+    """Describe the curve of a label, or of the first one; `_stamp` says which state is meant.
+
+    Args:
+        name: The run's name in the list.
+        path: Its directory.
+        _stamp: The state of the directory.
+        label: The eval; "" is the first one.
+        metric: What is drawn; "" is the reward, or the first metric of evals that have none.
+    """
+    from heldout.training.curve.verdicts import answers, terms_of, with_verdicts
 
     run = read_curve(path)
     label, points = _points_of(run.points, label)
-    config = run.config
+    config, problem = run.config, None
+    try:
+        points = with_verdicts(points, terms_of(points, config))
+    except InvalidInput as raised:  # rewards that no verdict can be made of
+        problem = str(raised)
     results = [point for point in points if point.has_result]
+    metrics = measured_metrics(results)
+    metric = metric or metrics[0]
     most = most_asked(points)
     labels = list(group_by_label(run.points))
     answer: Plain = {
         "label": label,
         "labels": labels,
         "metric": metric,
-        "metrics": list(dict.fromkeys(name for point in results for name in point.metrics())),
+        "metrics": metrics,
         "points": [
             _describe_point(point, metric, most)
             | {
@@ -64,29 +86,45 @@ def describe_curve(name: str, path: Path, _stamp: str, label: str, metric: str) 
         "seconds": sum(point.seconds for point in points),
         "path": str(path),
     }
-    try:
-        judged, best = compute_verdicts(points, terms_of(points, config))
-    except InvalidInput as problem:  # rewards that no verdict can be made of
-        return answer | {"verdict": None, "best": None, "no_verdict": str(problem)}
-    kinds = {verdict.step: verdict.kind for verdict in judged}
-    for point in answer["points"]:
-        if point["result"] and point["kind"] is None:
-            point["kind"] = kinds.get(point["step"])
-    if judged:
-        last = judged[-1]
-        between = last.between
+    if results and not any(point.reward is not None for point in results):
+        why = "these evals have no reward, and verdicts are on rewards"
+        return answer | {"verdict": None, "best": None, "no_verdict": why}
+    if problem is not None:
+        return answer | {"verdict": None, "best": None, "no_verdict": problem}
+    verdict = find_verdict(points)
+    if verdict is not None:
+        windows = [[verdict.get(f"{end}_{side}") for side in ("first", "last")] for end in ENDS]
         answer["verdict"] = {
-            "kind": last.kind,
-            "sentence": last.sentence(),
-            "windows": [between[:2], between[2:]] if between else [],
+            "kind": verdict["kind"],
+            "sentence": answers(verdict)[0],
+            "since_start": verdict.get("since_start_text"),
+            "windows": [] if None in windows[0] else windows,
         }
-    if best:
-        answer["best"] = {"step": best.step, "sentence": best.sentence()}
+        if verdict.get("best_step") is not None:
+            answer["best"] = {"step": verdict["best_step"], "sentence": verdict["best_text"]}
     return answer
 
 
+def refuse_unmeasured(answers: Sequence[Plain], metric: str, where: str) -> None:
+    """Refuse a metric that no eval of these curves has; one without results may still get it."""
+    names = dict.fromkeys(name for answer in answers for name in answer["metrics"])
+    has_results = any(point["result"] for answer in answers for point in answer["points"])
+    if has_results and metric not in ("reward", "pass_rate", *names):
+        known = ", ".join(names)
+        raise InvalidInput(f"there is no metric {metric!r:.100} in {where}, only {known}")
+
+
+def measured_metrics(results: Sequence[CurvePoint]) -> list[str]:
+    """Name what evals have values of, the reward first; "reward" where there are no values yet."""
+    names = dict.fromkeys(["reward", "pass_rate", *(n for p in results for n in p.metrics())])
+    measured = [
+        name for name in names if any(p.value_and_interval(name)[0] is not None for p in results)
+    ]
+    return measured or ["reward"]
+
+
 def _describe_point(point: CurvePoint, metric: str, most: int) -> Plain:
-    from heldout.training.verdicts import stored_kind
+    from heldout.training.curve.verdicts import stored_kind
 
     value, bounds = point.value_and_interval(metric)
     errors = point.number("n_errors")

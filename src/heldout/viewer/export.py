@@ -21,15 +21,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout import __version__
-from heldout._secrets import IS_KEY, REDACTED
+from heldout._core.secrets import IS_KEY, REDACTED
+from heldout._core.version import __version__
 from heldout.errors import HeldoutError, InvalidInput
+from heldout.reporting.names import explain_empty
 from heldout.store.columns import METADATA, METRIC
 from heldout.viewer.assets import BUNDLE, BUNDLES, MARKDOWN_BUNDLE, read_assets
+from heldout.viewer.fields import RunFields
+from heldout.viewer.filter import FilterColumn
 from heldout.viewer.notebook import render_block
 from heldout.viewer.pages import Pages, scan_runs
-from heldout.viewer.tables import RunTable
-from heldout.viewer.where import FilterColumn
 
 MOST_RUNS = 12
 MOST_ROWS = 100_000
@@ -41,7 +42,7 @@ FLIPS = 50
 PAIR_ROWS = 2_000
 """Samples of two runs in a table of both: those that flipped first."""
 CHOSEN_FROM = 4
-"""Runs, or curves, of which every choice is compared or drawn together."""
+"""How many runs, or curves: every choice of them is compared, or drawn together."""
 STEP_PAIRS = 300
 
 Answers = dict[str, Any]
@@ -68,7 +69,7 @@ def export_runs(
     """Make the HTML file of run directories, or folders of them; arguments as `export_pages`."""
     names = list(scan_runs(roots))
     if not names:
-        raise InvalidInput(f"there are no runs in {', '.join(map(str, roots))}")
+        raise InvalidInput(explain_empty(*roots))
     pages = Pages(roots)
     made = export_pages(pages, names, samples=samples, redact=redact, allow_secrets=allow_secrets)
     return made.page
@@ -173,18 +174,19 @@ class _Collector:
         notes = self._pages.notes(name)
         if notes["total"]:
             self._add("notes", notes, name=name)
-        table = self._pages.table(name)
-        if len(table) > MOST_ROWS:
-            raise InvalidInput(f"{name} has {len(table):,} results; a file holds {MOST_ROWS:,}")
+        viewed = self._pages.open(name)
+        count = len(viewed.rows)
+        if count > MOST_ROWS:
+            raise InvalidInput(f"{name} has {count:,} results; a file holds {MOST_ROWS:,}")
         rows = self._pages.rows(name, "", "", [], 0, MOST_ROWS)
         inside = {(row["id"], row["repeat"]) for row in self._choose(rows["rows"])}
         for row in rows["rows"]:
             row["inside"] = (row["id"], row["repeat"]) in inside or row["id"] in flipped
         chosen = [row for row in rows["rows"] if row["inside"]]
-        columns = _plain_columns(table, self._redact)
+        columns = _plain_columns(viewed.fields, self._redact)
         still = {"generation": "", "completions": [], "inside": len(chosen)}
         self._add("rows", {**rows, **columns, **still}, name=name)
-        self.whole += len(table)
+        self.whole += count
         for row in chosen:
             self._add_sample(name, row["id"], row["repeat"])
 
@@ -194,7 +196,7 @@ class _Collector:
         if self._samples != "failures":
             if not self._samples.isdecimal():
                 raise InvalidInput(
-                    f"--samples is all, failures or a number, got {self._samples!r:.40}"
+                    f"--samples must be all, failures or a number, got {self._samples!r:.40}"
                 )
             return rows[: int(self._samples)]
         return [row for row in rows if row["outcome"] != "passed"][:CONVERSATIONS]
@@ -230,12 +232,15 @@ class _Collector:
 
     def _add_overlay(self, names: Sequence[str]) -> None:
         """Add the chart of several curves, of their first evals."""
-        for metric in ("", "pass_rate"):
-            with suppress(HeldoutError):  # too many for one chart
+        with suppress(HeldoutError):  # too many for one chart
+            first = self._pages.curves(names, [], "")
+            metrics = [m for m in first["metrics"] if m in (first["metric"], "pass_rate")]
+            for metric in metrics or [first["metric"]]:
+                # Without a metric in the address it is the first one.
+                given = [f"metric={metric}"] if metric != first["metric"] else []
                 answer = self._pages.curves(names, [], metric)
-                given = [f"metric={metric}"] if metric else []
                 key = "\n".join(["curves", *given, *(f"name={name}" for name in names)])
-                self.answers[key] = answer | {"others": [], "metrics": [], "state": ""}
+                self.answers[key] = answer | {"others": [], "metrics": metrics, "state": ""}
 
     def _add_pairs(self, a: str, b: str) -> None:
         """Add the table of the samples that two runs share; those that flipped come first."""
@@ -264,7 +269,8 @@ class _Collector:
         overview = self._pages.curve(name, "", "")
         for label in overview["labels"] or [""]:
             param = label if len(overview["labels"]) > 1 else ""
-            for metric in ("", "pass_rate", *overview["metrics"][:12]):
+            metrics = self._pages.curve(name, label, "")["metrics"]
+            for metric in ("", *metrics[1:14]):
                 curve = self._pages.curve(name, label, metric)
                 status = {"line": f"{len(curve['points'])} points", "style": ""}
                 still = {"status": status, "live": False, "state": "", "path": "", "others": []}
@@ -297,16 +303,16 @@ def _without(settings: Answers, keys: frozenset[str]) -> Answers:
     return {name: value for name, value in settings.items() if not keys & {*name.split("."), name}}
 
 
-def _plain_columns(table: RunTable, redact: frozenset[str]) -> Answers:
+def _plain_columns(fields: RunFields, redact: frozenset[str]) -> Answers:
     """Give the columns that a filter can name as plain lists: the page filters by them itself."""
     hidden = {prefix + key for key in redact for prefix in ("", METADATA, METRIC)}
-    fields = {field: name for field, name in table.fields.items() if name not in hidden}
+    shown = {field: name for field, name in fields.names.items() if name not in hidden}
     columns: Answers = {}
-    for field, name in fields.items():
+    for field, name in shown.items():
         if name not in columns:
-            columns[name] = _plain_column(table.column(field))
-    inputs = [field for field in fields if table.is_input(field)]
-    return {"columns": columns, "fields": fields, "inputs": inputs}
+            columns[name] = _plain_column(fields.column(field))
+    inputs = [field for field in shown if fields.is_input(field)]
+    return {"columns": columns, "fields": shown, "inputs": inputs}
 
 
 def _take(column: FilterColumn, rows: NDArray[np.int64]) -> FilterColumn:

@@ -9,14 +9,14 @@ drawn by it.
 from __future__ import annotations
 
 import html
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from heldout._format import number, printable
+from heldout._core.format import number, printable
+from heldout._core.temporary import TemporaryFolder
 from heldout.errors import InvalidInput
 from heldout.reporting.blocks import plain_blocks
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from heldout.reporting.blocks import Block
     from heldout.stats import Interval
     from heldout.store.report import EvalReport
-    from heldout.training.curve import CurvePoint
+    from heldout.training.curve.points import CurvePoint
 
 WIDTH = 640
 BLUE = "#0072b2"
@@ -63,7 +63,7 @@ def curve_html(points: Sequence[CurvePoint], label: str, run_dir: Path | None) -
     Args:
         points: The points in its directory.
         label: The eval that is shown.
-        run_dir: The directory; None where nothing was evaluated yet.
+        run_dir: The directory; None if nothing was evaluated yet.
     """
     from heldout.reporting.curves import build_curve_table, judge_curve
 
@@ -187,7 +187,7 @@ def view(*runs: EvalReport | str | Path, samples: str = "failures", height: int 
     from heldout.store.runs import find_run
     from heldout.viewer.export import export_runs
 
-    with tempfile.TemporaryDirectory(prefix="heldout-view-") as folder:
+    with TemporaryFolder("view") as folder:
         roots = []
         for i, run in enumerate(runs, 1):
             if isinstance(run, str | Path):

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heldout._format import interval, number
+from heldout._core.format import interval, number
 from heldout.errors import InvalidInput
 from heldout.reporting.curves import CurveRun, read_curve
 from heldout.stats import Moments
-from heldout.viewer.curve_page import describe_curve
-from heldout.viewer.tables import stamp
+from heldout.viewer.curve_page import describe_curve, refuse_unmeasured
 from heldout.viewer.values import Plain
+from heldout.viewer.viewed_run import stamp
 
 MOST_CURVES = 6
 SETTINGS = ("samples", "n", "pass_threshold")
@@ -35,27 +35,31 @@ def describe_overlay(curves: Sequence[CurveName], metric: str) -> Plain:
 
     Args:
         curves: The curves, in the order of the legend.
-        metric: "reward", "pass_rate", or a metric that all of them have.
+        metric: What is drawn; "" is the first that all of them have, the reward if they do.
 
     Raises:
-        InvalidInput: There are too many, or none.
+        InvalidInput: There are too many, or none; or none of them has the metric.
     """
     if not 0 < len(curves) <= MOST_CURVES:
         raise InvalidInput(f"a chart has 1 to {MOST_CURVES} curves, got {len(curves)}")
-    described = [
-        describe_curve(curve.name, curve.path, stamp(curve.path), curve.label, metric)
-        for curve in curves
-    ]
+    stamped = [(curve.name, curve.path, stamp(curve.path), curve.label) for curve in curves]
+    first = [describe_curve(*curve, "") for curve in stamped]
+    own = [c["metrics"] for c in first if any(point["result"] for point in c["points"])]
+    own = own or [first[0]["metrics"]]
+    shared = [name for name in own[0] if all(name in names for names in own)]
+    # Curves that share none are drawn by the first one's: the page says which has no such values.
+    metric = metric or (shared or own[0])[0]
+    described = [describe_curve(*curve, metric) for curve in stamped]
+    refuse_unmeasured(described, metric, " and ".join(curve.name for curve in curves))
     series: list[Plain] = [
         {"name": curve.name, **{key: answer.get(key) for key in ("label", "labels", "points")}}
         | {"verdict": answer.get("verdict"), "best": answer.get("best")}
         for curve, answer in zip(curves, described, strict=True)
     ]
-    shared = set.intersection(*({*answer["metrics"]} for answer in described))
     why = _why_no_mean(curves)
     return {
         "metric": metric,
-        "metrics": [name for name in described[0]["metrics"] if name in shared],
+        "metrics": shared,
         "series": series,
         "over_runs": [] if why else _mean_over_runs([one["points"] for one in series]),
         "no_mean": why,

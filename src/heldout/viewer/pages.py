@@ -10,6 +10,7 @@ NAME@LABEL:STEP; no name is joined to a path.
 from __future__ import annotations
 
 import difflib
+import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,12 +26,13 @@ from heldout.reporting.curves import describe_status, read_curve
 from heldout.reporting.names import find_step, parse_eval_name
 from heldout.store.journal import has_writer
 from heldout.store.jsonl import count_lines, open_to_read
+from heldout.store.numbers import TIMESTAMP
 from heldout.store.run_dir import RunDir
-from heldout.store.runs import TIMESTAMP, holds_run, runs_of_name, walk_runs
+from heldout.store.runs import holds_run, runs_of_name, walk_runs
 from heldout.viewer import curve_page, note_page, run_page, sample_page
 from heldout.viewer.run_list import describe_entry
-from heldout.viewer.tables import RunTable, stamp
 from heldout.viewer.values import Plain, UnknownRun
+from heldout.viewer.viewed_run import ViewedRun, stamp
 
 if TYPE_CHECKING:
     from heldout.analysis import Comparison
@@ -149,6 +151,14 @@ class Pages:
         self._scan = RunScan(self.roots)
         self._listing = Lock()
 
+    def close(self) -> None:
+        """Close all runs that are open; their temporary tables are removed.
+
+        At the interpreter's end it would be too late for DuckDB, which then says what it leaks.
+        """
+        _open_run.cache_clear()
+        gc.collect()  # a run that is viewed refers to itself
+
     def warm_up(self) -> None:
         """Read what the first pages need, while the browser starts."""
         self.runs()
@@ -183,23 +193,23 @@ class Pages:
         path = self._scan.runs.get(name)
         return path is not None and RunDir(path).curve.exists()
 
-    def table(self, name: str) -> RunTable:
+    def open(self, name: str) -> ViewedRun:
         """Open a run as it is now."""
         path = self.path(name)
         if RunDir(path).curve.exists():
             raise InvalidInput(f"{name} is a curve of many evals; name one, {name}@STEP")
-        return _open_table(path, stamp(path))
+        return _open_run(path, stamp(path))
 
     # --- One run ---
 
     def run(self, name: str) -> Plain:
         """Give the summary of a run."""
         state = self.state([name])
-        return {"name": name, **run_page.describe_run(self.table(name)), "state": state}
+        return {"name": name, **run_page.describe_run(self.open(name)), "state": state}
 
     def slices(self, name: str, by: str) -> Plain:
         """Give a summary for each value of a metadata key."""
-        return run_page.describe_slices(self.table(name), by)
+        return run_page.describe_slices(self.open(name), by)
 
     def rows(
         self,
@@ -213,40 +223,43 @@ class Pages:
     ) -> Plain:
         """Give some of the samples that a filter holds for; not how many, perhaps, if `quick`."""
         return run_page.describe_rows(
-            self.table(name), where, sort, cols, offset, limit, quick=quick > 0
+            self.open(name), where, sort, cols, offset, limit, quick=quick > 0
         )
 
     def table_file(self, name: str, where: str, sort: str, format: str) -> Plain:
         """Give the samples that a filter holds for as CSV or JSONL."""
-        return run_page.rows_as_text(self.table(name), where, sort, format)
+        return run_page.rows_as_text(self.open(name), where, sort, format)
 
     def position(self, name: str, where: str, sort: str, id: str, repeat: int) -> Plain:
         """Say where in the filtered list of samples one is, and which are beside it."""
-        return run_page.describe_position(self.table(name), where, sort, id, repeat)
+        return run_page.describe_position(self.open(name), where, sort, id, repeat)
 
     # --- One sample ---
 
     def sample(self, name: str, id: str, repeat: int) -> Plain:
         """Give one attempt at a sample: the conversation, what graders extracted, and its note."""
-        table = self.table(name)
-        answer = sample_page.describe_attempt(name, table, id, repeat)
-        return answer | note_page.describe_note(table, id, repeat, takes_notes=self.takes_notes)
+        run = self.open(name)
+        answer = sample_page.describe_attempt(name, run, id, repeat)
+        return answer | note_page.describe_note(run, id, repeat, takes_notes=self.takes_notes)
 
     def record(self, name: str, id: str, repeat: int) -> Plain:
         """Give one attempt at a sample as JSON."""
-        return sample_page.attempt_as_json(name, self.table(name), id, repeat)
+        return sample_page.attempt_as_json(name, self.open(name), id, repeat)
 
     # --- Notes ---
 
     def notes(self, name: str) -> Plain:
         """Give the notes of a run's reviewers, the newest first."""
-        return note_page.describe_notes(self.table(name))
+        return note_page.describe_notes(self.open(name))
 
-    def write_note(self, name: str, id: str, repeat: int, label: str, remark: str) -> Plain:
-        """Write a note on one attempt at a sample, beside the run's files; "" takes it away."""
-        table = self.table(name)
-        note_page.write(name, table, id, repeat, label, remark)
-        return note_page.describe_note(table, id, repeat, takes_notes=self.takes_notes)
+    def write_note(
+        self, name: str, id: str, repeat: int, label: str, remark: str, was: tuple[str, str]
+    ) -> Plain:
+        """Write a note on one attempt at a sample, beside the run's files; "" takes it away.
+
+        `was` is label and remark as the page showed them.
+        """
+        return note_page.write(name, self.open(name), id, repeat, label, remark, was)
 
     # --- Two runs, and several ---
 
@@ -255,7 +268,7 @@ class Pages:
         from heldout.viewer.compare_page import describe_comparison
 
         comparison = self._compare(a, b, by, metric, allow)
-        answer = describe_comparison(comparison, self.table(a), self.table(b))
+        answer = describe_comparison(comparison, self.open(a), self.open(b))
         return answer | {"a": {"name": a, **answer["a"]}, "b": {"name": b, **answer["b"]}}
 
     def pairs(
@@ -279,7 +292,7 @@ class Pages:
         from heldout.viewer.compare_page import PairTable
 
         comparison = self._compare(a, b, "", metric, allow)
-        return PairTable(comparison, (self.table(a), self.table(b)))
+        return PairTable(comparison, (self.open(a), self.open(b)))
 
     def several(self, name: Sequence[str], metric: str, allow: Sequence[str]) -> Plain:
         """Compare several runs with the first of them, corrected for their number."""
@@ -293,9 +306,9 @@ class Pages:
         return describe_several(comparisons, names) | {"others": others[:OTHER_RUNS]}
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
-        from heldout.viewer.compare_page import compare_tables
+        from heldout.viewer.compare_page import compare_runs
 
-        return compare_tables(self.table(a), self.table(b), (a, b), by, metric, tuple(allow))
+        return compare_runs(self.open(a), self.open(b), (a, b), by, metric, tuple(allow))
 
     # --- Curves ---
 
@@ -303,7 +316,8 @@ class Pages:
         """Give a curve with its verdict; each point has its numbers, and no outcomes."""
         state = self.state([name])
         path = self.path(name)
-        answer = curve_page.describe_curve(name, path, stamp(path), label, metric or "reward")
+        answer = curve_page.describe_curve(name, path, stamp(path), label, metric)
+        curve_page.refuse_unmeasured([answer], answer["metric"], name)
         # Words like "40 s ago", and whether a process writes it, change without the file.
         status = plain_blocks([describe_status(read_curve(path))])[0]
         live = _is_live(path)
@@ -328,7 +342,7 @@ class Pages:
             for one, wanted in zip(name, labels, strict=False)
         ]
         others = [other for other in self._scan.runs if other not in name and self._is_curve(other)]
-        answer = describe_overlay(chosen, metric or "reward")
+        answer = describe_overlay(chosen, metric)
         return answer | {"others": others[:OTHER_RUNS], "state": state}
 
     def curve_flips(self, name: str, label: str, from_step: int, to_step: int) -> Plain:
@@ -419,5 +433,5 @@ def _count_lines(path: Path) -> int:
 
 
 @lru_cache(4)
-def _open_table(path: Path, _stamp: str) -> RunTable:
-    return RunTable(path)
+def _open_run(path: Path, _stamp: str) -> ViewedRun:
+    return ViewedRun(path)

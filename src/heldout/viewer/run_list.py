@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from heldout.errors import DamagedJournal, HeldoutError, RunDirectoryError
-from heldout.reporting.curves import CurveRun, group_by_label, latest_verdicts, read_curve
+from heldout.reporting.curves import group_by_label, list_verdicts, read_curve
 from heldout.stats.summary import EMPTY_SUMMARY
-from heldout.store.report import EvalReport, threshold_of
+from heldout.store.report import EvalReport
+from heldout.store.run_config import threshold_of
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import read_files
-from heldout.training.curve import CurvePoint
 from heldout.viewer.growing import GrowingSummary
 from heldout.viewer.values import Plain, cut_text, numbers
-
-VERDICTS = ("regressing", "plateau", "inconclusive", None, "improving")
-"""Verdicts on the evals of a curve, the worst first."""
 
 OTHER_THAN_SETTINGS = (
     "experiment_name",
@@ -88,13 +83,16 @@ def _growing(path: Path, _id: str | None) -> GrowingSummary:
 
 def _curve_row(path: Path) -> Plain:
     """Give one verdict per eval of a curve, the worst first, and the numbers of that one."""
+    from heldout.training.curve.verdicts import answers, short_verdict
+
     run = read_curve(path)
     results = [point for point in run.points if point.has_result]
     groups = group_by_label(results)
-    verdicts = [
-        {"label": label, "kind": _verdict_kind(run, group)} for label, group in groups.items()
-    ]
-    verdicts.sort(key=lambda verdict: VERDICTS.index(verdict["kind"]))
+    verdicts: list[Plain] = []
+    for label, verdict in list_verdicts(run):
+        verdicts.append({"label": label, "kind": verdict and verdict["kind"]})
+        if verdict is not None:
+            verdicts[-1] |= {"short": short_verdict(verdict), "answers": answers(verdict)}
     first = groups[str(verdicts[0]["label"])] if verdicts else []
     spark = [
         (point.step, point.reward, *(point.ci or (None, None)))
@@ -107,14 +105,3 @@ def _curve_row(path: Path) -> Plain:
         "spark": spark[:: max(1, len(spark) // 120)],
         **numbers((first[-1].summary if first else None) or {}),
     }
-
-
-def _verdict_kind(run: CurveRun, points: Sequence[CurvePoint]) -> str | None:
-    """Return the last verdict on the points of a label; judging takes time, so the stored one."""
-    from heldout.training.verdicts import stored_kind
-
-    kind = stored_kind(points[-1])
-    if kind is None:
-        verdict = latest_verdicts(replace(run, points=list(points))).get(points[0].label)
-        kind = verdict.kind if verdict else None
-    return kind

@@ -13,13 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from heldout._format import number
+from heldout._core.format import number
 from heldout.reporting.blocks import Line, Table, plain_blocks
 from heldout.reporting.summaries import build_report, build_slices, in_order
 from heldout.store.columns import METADATA, METRIC, as_text
+from heldout.store.fingerprint import PARTS
 from heldout.store.run_dir import RunInfo
 from heldout.store.runs import describe_model
-from heldout.viewer.tables import ItemNumbers, RunTable
+from heldout.viewer.filter import OUTCOMES, SEARCHED, Term, parse, picked_by, quote
+from heldout.viewer.item_lines import ItemNumbers
 from heldout.viewer.values import (
     Plain,
     cut_text,
@@ -29,7 +31,7 @@ from heldout.viewer.values import (
     question_text,
     reward_values,
 )
-from heldout.viewer.where import OUTCOMES, SEARCHED, Term, parse, picked_by, quote
+from heldout.viewer.viewed_run import ViewedRun
 
 ROW_QUESTION = 120
 """Characters of a question in the table of samples, which shows both of its ends."""
@@ -46,11 +48,11 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
 
 
-def describe_run(table: RunTable) -> Plain:
+def describe_run(run: ViewedRun) -> Plain:
     """Describe a run as `heldout show` does, and its columns."""
     from heldout.analysis.passes import summarize_report
 
-    report, info = table.report, table.info
+    report, info = run.report, run.info
     summary = summarize_report(report)
     blocks = build_report(report, summary, info=info).blocks
     config = report.config
@@ -74,16 +76,16 @@ def describe_run(table: RunTable) -> Plain:
         "finished": info.finished,
         "path": str(report.path),
         "config": config,
-        "functions": info.functions,
+        "functions": {k: v for k, v in info.functions.items() if k != PARTS},
         "versions": info.versions,
     }
     if summary["n"]:
-        answer |= _describe_columns(table)
+        answer |= _describe_columns(run)
     return answer
 
 
-def _describe_columns(table: RunTable) -> Plain:
-    rewards = table.rewards[~np.isnan(table.rewards)]
+def _describe_columns(run: ViewedRun) -> Plain:
+    rewards = run.fields.rewards[~np.isnan(run.fields.rewards)]
     histogram = None
     if len(rewards) and len(np.unique(rewards[:10_000])) > 2:
         low, high = float(rewards.min()), float(rewards.max())
@@ -92,13 +94,13 @@ def _describe_columns(table: RunTable) -> Plain:
         counts, edges = np.histogram(rewards, BINS, (low, high))
         histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
     return {
-        "outcomes": table.count_outcomes(np.arange(len(table))),
+        "outcomes": run.fields.count_outcomes(np.arange(len(run.rows))),
         "histogram": histogram,
-        "keys": table.metadata_keys,
-        "samples": len(table) if table.repeats == 1 else len(np.unique(table.id_hashes)),
-        "repeats": table.repeats,
-        "tokens": _quantiles(table.column("completion_tokens").numbers),
-        "seconds": _quantiles(table.column("seconds").numbers),
+        "keys": run.fields.metadata_keys,
+        "samples": len(run.rows) if run.repeats == 1 else run.table.samples,
+        "repeats": run.repeats,
+        "tokens": _quantiles(run.fields.column("completion_tokens").numbers),
+        "seconds": _quantiles(run.fields.column("seconds").numbers),
     }
 
 
@@ -117,11 +119,11 @@ def _resume_command(info: RunInfo) -> str | None:
     return f"heldout run {shlex.join([*again, '--resume'])}"
 
 
-def describe_slices(table: RunTable, by: str) -> Plain:
+def describe_slices(run: ViewedRun, by: str) -> Plain:
     """Give a summary for each value of a metadata key."""
-    slices, total = table.report.slices_and_total(by)
+    slices, total = run.report.slices_and_total(by)
     ordered = {values: slices[values] for values in in_order(slices)}
-    blocks = build_slices([by], ordered, total, table.report).blocks
+    blocks = build_slices([by], ordered, total, run.report).blocks
     rows = [
         {"value": None if value is None else filter_text(value), **numbers(summary)}
         for (value,), summary in ordered.items()
@@ -137,7 +139,7 @@ def describe_slices(table: RunTable, by: str) -> Plain:
 
 
 def describe_rows(
-    table: RunTable,
+    run: ViewedRun,
     where: str,
     sort: str,
     cols: Sequence[str],
@@ -151,21 +153,21 @@ def describe_rows(
     If `quick`, and these are the first ones and found without a search of the whole run, how many
     there are is left open: `total` and `counts` are None.
     """
-    first = table.select_first(where, limit) if quick and not sort and not offset else None
-    items = table.select(where, sort) if first is None else first
+    first = run.rows.select_first(where, limit) if quick and not sort and not offset else None
+    items = run.rows.select(where, sort) if first is None else first
     shown: list[int] = items[offset : offset + limit].tolist()
-    fields = [*table.metadata_keys, *(f"metric.{name}" for name in table.metrics)]
-    extra = [field for field in cols if field in fields] if cols else table.metadata_keys[:3]
-    values = [[*map(_format_cell, _cell_values(table, f, shown))] for f in extra]
-    tokens = _cell_values(table, "completion_tokens", shown)
-    seconds = _cell_values(table, "seconds", shown)
+    fields = [*run.fields.metadata_keys, *(f"metric.{name}" for name in run.fields.metrics)]
+    extra = [field for field in cols if field in fields] if cols else run.fields.metadata_keys[:3]
+    values = [[*map(_format_cell, _cell_values(run, f, shown))] for f in extra]
+    tokens = _cell_values(run, "completion_tokens", shown)
+    seconds = _cell_values(run, "seconds", shown)
     rows = []
-    for i, (item, result) in enumerate(zip(shown, table.read(shown), strict=True)):
+    for i, (item, result) in enumerate(zip(shown, run.read(shown), strict=True)):
         rows.append(
             {
                 "id": result.sample_id,
                 "repeat": result.repeat,
-                "outcome": table.outcome(item),
+                "outcome": run.fields.outcome(item),
                 "truncated": result.trajectory.stop.truncated,
                 **reward_values(result),
                 "question": question_text(result, ROW_QUESTION),
@@ -178,25 +180,25 @@ def describe_rows(
                 "seconds": seconds[i],
             }
         )
-    answer = {"total": len(items), "of": len(table), "generation": table.stamp, "rows": rows}
+    answer = {"total": len(items), "of": len(run.rows), "generation": run.stamp, "rows": rows}
     if offset:
         return answer
-    answer |= {"extra": extra, "fields": fields[:100], **_describe_head(table, where, items)}
+    answer |= {"extra": extra, "fields": fields[:100], **_describe_head(run, where, items)}
     return answer if first is None else answer | {"total": None, "counts": None}
 
 
-def describe_position(table: RunTable, where: str, sort: str, id: str, repeat: int) -> Plain:
+def describe_position(run: ViewedRun, where: str, sort: str, id: str, repeat: int) -> Plain:
     """Say where in the filtered list of samples one is, and which are beside it."""
-    items = table.select(where, sort)
-    repeats = table.item_repeats
-    item = next((i for i in table.items_of(id) if repeats[i] == repeat), None)
+    items = run.rows.select(where, sort)
+    item = run.attempts_at(id).get(repeat)
+    repeats = run.table.repeat
     found = [] if item is None else np.flatnonzero(items == item).tolist()
     at = found[0] if found else None
 
     def name_row(row: int) -> Plain | None:
         if not 0 <= row < len(items):
             return None
-        return {"at": row, "id": table.ids[items[row]], "repeat": int(repeats[items[row]])}
+        return {"at": row, "id": run.fields.ids[items[row]], "repeat": int(repeats[items[row]])}
 
     # What is not in the list has its first row next to it.
     beside = (-1, 0) if at is None else (at - 1, at + 1)
@@ -204,31 +206,31 @@ def describe_position(table: RunTable, where: str, sort: str, id: str, repeat: i
     return {"at": at, "total": len(items), "previous": previous, "next": following}
 
 
-def _describe_head(table: RunTable, where: str, items: ItemNumbers) -> Plain:
+def _describe_head(run: ViewedRun, where: str, items: ItemNumbers) -> Plain:
     """Give what stands above the rows: counts, and a mean where rows have one."""
     terms = parse(where)
-    picked = picked_by(terms, table.is_input)
+    picked = picked_by(terms, run.fields.is_input)
     summary = None
     if picked == "all":
-        summary = table.report.summary
+        summary = run.report.summary
     elif picked == "metadata" and len(items):
-        summary = table.summarize(items)
+        summary = run.summarize(items)
     return {
         "picked": picked,
-        "counts": table.count_outcomes(items),
+        "counts": run.fields.count_outcomes(items),
         "mean": None if summary is None else numbers(summary),
-        "repeats": table.repeats,
-        "running": table.report.status == "running",
-        "completions": _completions(table),
-        "near": [] if len(items) else _find_near(table, terms),
+        "repeats": run.repeats,
+        "running": run.report.status == "running",
+        "completions": _completions(run),
+        "near": [] if len(items) else _find_near(run, terms),
     }
 
 
-def _find_near(table: RunTable, terms: Sequence[Term]) -> list[str]:
+def _find_near(run: ViewedRun, terms: Sequence[Term]) -> list[str]:
     """Name the terms that were meant, perhaps, where no row has the value of one."""
     near = []
     for term in terms:
-        column = None if term.field in SEARCHED else table.column(term.field)
+        column = None if term.field in SEARCHED else run.fields.column(term.field)
         if column is None or column.codes is None or term.negated or column.lowered:
             continue
         if term.op in (":", "=") and term.value not in column.values:
@@ -239,19 +241,24 @@ def _find_near(table: RunTable, terms: Sequence[Term]) -> list[str]:
 
 
 @lru_cache(4)
-def _completions(table: RunTable) -> list[Plain]:
+def _completions(run: ViewedRun) -> list[Plain]:
     """Terms that a filter can be completed with: fields, and values with how many rows have each.
 
     Of outcomes and of metadata, the commonest values.
     """
-    outcomes = table.count_outcomes(np.arange(len(table)))
+    outcomes = run.fields.count_outcomes(np.arange(len(run.rows)))
     terms: list[Plain] = [{"term": f"{name}:yes", "rows": outcomes[name]} for name in OUTCOMES]
     fields = ["reward<", "tokens>", "seconds>", "text:", "answer:", "ground_truth:", "extracted:"]
-    fields += ["id:", "ended_by:", "error:", *(f"{quote(metric)}<" for metric in table.metrics)]
+    fields += [
+        "id:",
+        "ended_by:",
+        "error:",
+        *(f"{quote(metric)}<" for metric in run.fields.metrics),
+    ]
     terms += [{"term": field, "rows": None} for field in fields]
     # Each key is a column to read.
-    for key in table.metadata_keys[: min(MOST_KEYS, max(3, MOST_CELLS // len(table)))]:
-        column = table.column(key)
+    for key in run.fields.metadata_keys[: min(MOST_KEYS, max(3, MOST_CELLS // len(run.rows)))]:
+        column = run.fields.column(key)
         terms.append({"term": f"{quote(key)}:", "rows": None})
         if column.codes is None:
             continue
@@ -266,16 +273,16 @@ def _completions(table: RunTable) -> list[Plain]:
 # --- Files of rows ------------------------------------------------------------------------------
 
 
-def rows_as_text(table: RunTable, where: str, sort: str, format: str) -> Plain:
+def rows_as_text(run: ViewedRun, where: str, sort: str, format: str) -> Plain:
     """Write the rows that a filter holds for as CSV or JSONL, one per item."""
-    items = table.select(where, sort)
+    items = run.rows.select(where, sort)
     shown: list[int] = items[:MOST_SAVED].tolist()
     fields = ["id", "repeat", "reward", "error", "ground_truth", "extracted"]
-    fields += [f"{METRIC}{name}" for name in table.metrics]
-    fields += [f"{METADATA}{key}" for key in table.metadata_keys]
+    fields += [f"{METRIC}{name}" for name in run.fields.metrics]
+    fields += [f"{METADATA}{key}" for key in run.fields.metadata_keys]
     fields += ["prompt_tokens", "completion_tokens", "seconds", "truncated", "ended_by"]
-    columns: dict[str, list[Any]] = {"outcome": [table.outcome(item) for item in shown]}
-    columns |= {field: _whole_values(table, field, shown) for field in fields}
+    columns: dict[str, list[Any]] = {"outcome": [run.fields.outcome(item) for item in shown]}
+    columns |= {field: _whole_values(run, field, shown) for field in fields}
     rows = zip(*columns.values(), strict=True)
     if format == "csv":
         out = io.StringIO()
@@ -295,8 +302,8 @@ def _csv_cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
-def _whole_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]:
-    column = table.column(field)
+def _whole_values(run: ViewedRun, field: str, items: Sequence[int]) -> list[Any]:
+    column = run.fields.column(field)
     if column.numbers is not None:
         numbers = column.numbers[items].tolist()
         return [None if n != n else int(n) if n == int(n) else n for n in numbers]
@@ -305,8 +312,8 @@ def _whole_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any
     return [None if code < 0 else column.values[code] for code in codes]
 
 
-def _cell_values(table: RunTable, field: str, items: Sequence[int]) -> list[Any]:
-    values = _whole_values(table, field, items)
+def _cell_values(run: ViewedRun, field: str, items: Sequence[int]) -> list[Any]:
+    values = _whole_values(run, field, items)
     return [cut_text(value) if isinstance(value, str) else value for value in values]
 
 

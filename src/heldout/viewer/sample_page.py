@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from heldout._format import number
+from heldout._core.format import number
 from heldout.store.columns import as_text
 from heldout.types import EvalResult, Message, Trajectory
 from heldout.viewer.images import find_images
-from heldout.viewer.tables import RunTable
 from heldout.viewer.values import (
     LONGEST_CELL,
     Plain,
@@ -24,37 +23,38 @@ from heldout.viewer.values import (
     reward_values,
     text_or_none,
 )
+from heldout.viewer.viewed_run import ViewedRun
 
 TOOL_ERROR = "Error:"
 """How the result of a call that failed begins, as `ToolEnvironment` writes it."""
 
 
-def describe_attempt(name: str, table: RunTable, id: str, repeat: int) -> Plain:
+def describe_attempt(name: str, run: ViewedRun, id: str, repeat: int) -> Plain:
     """Describe one attempt at a sample, and name the others."""
-    repeats = find_attempts(name, table, id, repeat)
-    (result,) = table.read([repeats[repeat]])
+    repeats = find_attempts(name, run, id, repeat)
+    (result,) = run.read([repeats[repeat]])
     return {
         "name": name,
-        **describe_result(result, table.outcome(repeats[repeat])),
+        **describe_result(result, run.fields.outcome(repeats[repeat])),
         "repeats": [
-            {"repeat": which, "outcome": table.outcome(item)}
+            {"repeat": which, "outcome": run.fields.outcome(item)}
             for which, item in sorted(repeats.items())
         ],
     }
 
 
-def attempt_as_json(name: str, table: RunTable, id: str, repeat: int) -> Plain:
+def attempt_as_json(name: str, run: ViewedRun, id: str, repeat: int) -> Plain:
     """Give one attempt at a sample as JSON."""
-    repeats = find_attempts(name, table, id, repeat)
-    (result,) = table.read([repeats[repeat]])
+    repeats = find_attempts(name, run, id, repeat)
+    (result,) = run.read([repeats[repeat]])
     return {"text": msgspec.json.format(msgspec.json.encode(result)).decode()}
 
 
-def find_attempts(name: str, table: RunTable, id: str, repeat: int) -> dict[int, int]:
-    """Find the items of a sample by attempt, of which `repeat` has to be one."""
-    repeats = {int(table.item_repeats[item]): item for item in table.items_of(id)}
+def find_attempts(name: str, run: ViewedRun, id: str, repeat: int) -> dict[int, int]:
+    """Find the items of a sample by attempt; `repeat` must be one of them."""
+    repeats = run.attempts_at(id)
     if not repeats:
-        near = difflib.get_close_matches(id, dict.fromkeys(table.ids[:20_000]), n=3)
+        near = difflib.get_close_matches(id, dict.fromkeys(run.fields.ids[:20_000]), n=3)
         hint = f"; near it are {', '.join(near)}" if near else ""
         raise UnknownRun(f"{name} has no sample {id!r:.200}{hint}")
     if repeat not in repeats:

@@ -429,7 +429,7 @@ class _Strings:
 
 
 def _find_quotes(data: Bytes) -> Positions:
-    """Find the quotes that are not escaped: those of which an even number of backslashes precedes.
+    """Find the quotes that are not escaped: those behind an even number of backslashes.
 
     In JSON, nothing but strings has backslashes.
     """

@@ -21,16 +21,27 @@ from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import MultiMapping
 
-from heldout.errors import HeldoutError, RunReplaced
+from heldout.errors import UNREADABLE, HeldoutError, RunReplaced
 from heldout.viewer.assets import read_assets
+from heldout.viewer.filter import BadFilter
+from heldout.viewer.item_lines import RunChanged
+from heldout.viewer.note_page import NoteConflict
 from heldout.viewer.pages import NotComparable, Pages, UnknownRun
 from heldout.viewer.search import abandoned
-from heldout.viewer.tables import RunChanged
-from heldout.viewer.where import BadFilter
 
 log = logging.getLogger("heldout")
+http_log = logging.getLogger("heldout.http")
+http_log.addFilter(
+    # A request that cannot be read is its client's mistake, which is told so: no traceback here.
+    lambda record: (
+        not isinstance(
+            (record.exc_info or (None, None))[1], HttpProcessingError | web.RequestPayloadError
+        )
+    )
+)
 
 POLICY = "; ".join(
     (
@@ -96,7 +107,11 @@ class Viewer:
     def runner(self) -> web.AppRunner:
         """Make what runs it: a request that its client gave up is cancelled."""
         return web.AppRunner(
-            self.app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True
+            self.app(),
+            access_log=None,
+            logger=http_log,
+            shutdown_timeout=1.0,
+            handler_cancellation=True,
         )
 
     @web.middleware
@@ -108,6 +123,11 @@ class Viewer:
             response = self._refuse(request) or await handler(request)
         except web.HTTPException as problem:
             response = _error(problem.status, problem.reason)
+        except web.RequestPayloadError:
+            response = _error(400, "the request's body cannot be read")
+        except Exception:
+            log.exception("heldout view could not answer %s", request.path)
+            response = _error(500, "heldout made a mistake; the terminal says which")
         if not response.prepared:
             response.headers.update(HEADERS)
         return response
@@ -127,10 +147,7 @@ class Viewer:
             return None
         if request.path == "/api/token":  # which asks for the code instead
             return None
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme == "Bearer" and hmac.compare_digest(
-            given.encode("utf-8", "surrogateescape"), self._token.encode()
-        ):
+        if _is_authorized(request, "Bearer", self._token):
             return None
         return _error(
             401, "the token is missing or old", "Open the address that `heldout view` printed."
@@ -142,11 +159,9 @@ class Viewer:
         Other users can see the code in the browser's arguments. If somebody was faster than the
         browser, the second use of the code revokes the token.
         """
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if (
             self._code is None
-            or scheme != "Code"
-            or not hmac.compare_digest(given.encode(), self._code.encode())
+            or not _is_authorized(request, "Code", self._code)
             or time.monotonic() > self._code_ends
         ):
             return _error(401, "the link is old", "Open the address that `heldout view` printed.")
@@ -181,9 +196,10 @@ class Viewer:
         """Write a note: the one thing that a request can change."""
         try:
             note = msgspec.json.decode(await request.read(), type=_NoteRequest)
-        except msgspec.MsgspecError as problem:
+        except UNREADABLE as problem:
             return _error(400, f"this is no note: {problem}")
-        return await self._call(request, self._pages.write_note, msgspec.structs.asdict(note))
+        arguments = msgspec.structs.asdict(note) | {"was": (note.was.label, note.was.remark)}
+        return await self._call(request, self._pages.write_note, arguments)
 
     async def _call(
         self, request: web.Request, method: Callable[..., Any], arguments: dict[str, Any]
@@ -194,15 +210,14 @@ class Viewer:
             return _error(404, str(problem))
         except BadFilter as problem:
             return _error(400, str(problem), kind="filter", at=problem.at)
+        except NoteConflict as problem:
+            return _error(409, str(problem), kind="changed", answer=problem.answer)
         except NotComparable as problem:
             return _error(409, str(problem), kind="differs", kinds=problem.kinds)
         except HeldoutError as problem:
             return _error(422, str(problem))
         except OSError as problem:
             return _error(422, f"cannot read a file of the run: {problem.strerror}")
-        except Exception:
-            log.exception("heldout view could not answer %s", request.path)
-            return _error(500, "heldout made a mistake; the terminal says which")
         if isinstance(body, bytes):  # an exported file, which the page saves
             return _respond(body, "application/octet-stream")
         return _respond(msgspec.json.encode(body))
@@ -229,7 +244,7 @@ class Viewer:
         names = request.query.getall("name", [])
         seen = request.headers.get("Last-Event-ID", "")
         quiet = 0.0
-        with suppress(ConnectionResetError, asyncio.CancelledError):
+        try:
             while True:
                 events, seen = await asyncio.to_thread(self._pages.events, names, seen)
                 for name, data in events:
@@ -239,7 +254,16 @@ class Viewer:
                     quiet = 0.0
                     await response.write(b": still here\n\n")
                 await asyncio.sleep(POLL_SECONDS)
+        except (ConnectionResetError, asyncio.CancelledError):
+            pass  # the page was left
+        except Exception:  # the answer has begun: its end is what the page sees, and comes back
+            log.exception("heldout view could not follow %s", ", ".join(names) or "the runs")
         return response
+
+
+class _NoteText(msgspec.Struct, forbid_unknown_fields=True):
+    label: str
+    remark: str
 
 
 class _NoteRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -248,6 +272,16 @@ class _NoteRequest(msgspec.Struct, forbid_unknown_fields=True):
     repeat: Annotated[int, msgspec.Meta(ge=0)]
     label: str
     remark: str
+    was: _NoteText
+    """What the page showed before it was changed there."""
+
+
+def _is_authorized(request: web.Request, scheme: str, secret: str) -> bool:
+    """Say whether a request brings a secret; its header may have any bytes."""
+    given_scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    return given_scheme == scheme and hmac.compare_digest(
+        given.encode("utf-8", "surrogateescape"), secret.encode()
+    )
 
 
 def _is_own_request(request: web.Request) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from heldout._format import cut_middle, interval, number
+from heldout._core.format import cut_middle, interval, number
 from heldout.errors import HeldoutError
 from heldout.store.columns import as_text
 from heldout.types import EvalResult

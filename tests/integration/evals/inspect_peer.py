@@ -20,7 +20,7 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolChoice, ToolInfo
 
 from heldout import Completion, EvalConfig, EvalDefinition, EvalReport, Message, evaluate
-from heldout.integrations.inspect.messages import (
+from heldout.adapters.inspect.messages import (
     to_heldout_messages,
     to_model_output,
     to_tool_specs,
@@ -119,7 +119,7 @@ async def run_theirs(task: Any, folder: Path, limit: int | None = None, **settin
     """Inspect's own results: scores by sample id."""
     (log,) = await eval_async(
         task,
-        model=as_inspect_model(),
+        model=settings.pop("model", None) or as_inspect_model(),
         limit=limit,
         log_dir=str(folder / "inspect"),
         fail_on_error=False,

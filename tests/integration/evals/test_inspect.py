@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import random
+import re
+import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import anyio
+import inspect_ai
 import numpy as np
 import pytest
-from inspect_ai import Task
-from inspect_ai.dataset import FieldSpec, example_dataset
+from inspect_ai import Epochs, Task, task_with
+from inspect_ai.agent import react
+from inspect_ai.dataset import FieldSpec, MemoryDataset, example_dataset
 from inspect_ai.dataset import Sample as InspectSample
-from inspect_ai.model import GenerateConfig, get_model
+from inspect_ai.model import GenerateConfig, ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import (
     Score,
     accuracy,
@@ -25,9 +32,12 @@ from inspect_ai.scorer import (
     choice,
     includes,
     match,
+    mean,
+    metric,
     model_graded_fact,
     model_graded_qa,
     scorer,
+    stderr,
     value_to_float,
 )
 from inspect_ai.solver import (
@@ -41,14 +51,22 @@ from inspect_ai.solver import (
     use_tools,
 )
 from inspect_ai.tool import tool
-from inspect_ai.util import registry_create
+from inspect_ai.util import EarlyStop, registry_create
 
+import heldout
 from heldout import Completion, Message
-from heldout.errors import EvalFailed, InvalidInput
-from heldout.integrations.inspect import from_inspect
-from heldout.integrations.tasks import list_tasks, load_task
+from heldout.adapters.inspect import from_inspect
+from heldout.adapters.inspect.messages import to_heldout_messages, to_model_output
+from heldout.adapters.inspect.values import score_outcome
+from heldout.adapters.logs import import_log
+from heldout.adapters.tasks import list_tasks, load_task
+from heldout.analysis import compare
+from heldout.cli.main import run_cli
+from heldout.errors import EvalFailed, InvalidInput, NotComparable
 from heldout.store.report import EvalReport
+from heldout.types import Sample, ToolCall
 from tests.integration.evals.inspect_peer import (
+    USAGE,
     as_grader,
     own_name,
     run_here,
@@ -266,6 +284,32 @@ async def goes_on(state: TaskState, generate: Generate) -> TaskState:
         state.messages.append(state.user_prompt.model_copy(update={"id": None, "content": "On."}))
 
 
+def exits(*_: Any) -> None:
+    sys.exit("no license")
+
+
+async def exits_in_a_tool(state: TaskState, generate: Generate) -> None:
+    await generate(state)
+    async with anyio.create_task_group() as group:
+        group.start_soon(solving_exit)
+
+
+async def exits_unwatched(state: TaskState, generate: Generate) -> TaskState:
+    unwatched.append(asyncio.create_task(solving_exit()))
+    return await generate(state)
+
+
+async def solving_exit() -> None:
+    exits()
+
+
+unwatched: list[asyncio.Task[None]] = []
+
+
+async def exits_at_once(state: TaskState, generate: Generate) -> None:
+    exits()
+
+
 def task_of(how: Any = None, by: Any = None, **settings: Any) -> Task:
     return Task(QUESTIONS[:2], solver=how or generate(), scorer=by or includes(), **settings)
 
@@ -310,6 +354,32 @@ async def test_what_inspect_would_report_wrong_is_an_error(
         assert reason in str(result.error)
 
 
+@pytest.mark.parametrize(
+    ("how", "by"),
+    [(None, exits), (exits_at_once, None), (exits_in_a_tool, None)],
+    ids=["scorer", "solver", "group"],
+)
+async def test_code_that_exits_is_its_items_error_and_the_next_run_works(
+    how: Any, by: Any, tmp_path: Path
+) -> None:
+    first = task_of(how and solving(how), by and scoring(by))
+    begun = time.monotonic()
+    with pytest.raises(EvalFailed, match="SystemExit: no license"):
+        await run_here(from_inspect(first), tmp_path / "1", timeout=60.0)
+    assert time.monotonic() - begun < 30
+    assert (await run_here(from_inspect(task_of()), tmp_path / "2", timeout=60.0)).errors == []
+
+
+async def test_an_event_loop_that_unwatched_code_ended_goes_on_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    definition = from_inspect(task_of(solving(exits_unwatched)))
+    assert (await run_here(definition, tmp_path, timeout=60.0)).errors == []
+    assert "code of an Inspect task ended its event loop, which goes on: SystemExit" in caplog.text
+    for task in unwatched:
+        assert isinstance(task.exception(), SystemExit)
+
+
 async def test_a_policy_that_fails_is_an_error_though_the_solver_takes_everything(
     tmp_path: Path,
 ) -> None:
@@ -343,6 +413,40 @@ async def test_limits_end_the_solver_and_what_there_is_is_scored(tmp_path: Path)
     (result, _) = (await run_here(ours, tmp_path / "2", max_turns=3, endpoint=says)).results
     assert result.trajectory.outcome["limit"]["type"] == "custom"
     assert (result.trajectory.stop.limit, result.score.reward) == ("max_turns", 1.0)
+
+
+def counts_to_40(messages: list[Message], **_: Any) -> Completion:
+    """Add up for 40 turns, then submit."""
+    turn = sum(message.role == "assistant" for message in messages)
+    name, given = ("add", {"x": turn, "y": 1}) if turn < 40 else ("submit", {"answer": "ANSWER: A"})
+    call = ToolCall(f"call{turn}", name, json.dumps(given))
+    return Completion(Message("assistant", "", (call,)), "tool_calls", USAGE)
+
+
+async def test_an_agent_without_limits_has_as_many_turns_as_in_inspect(tmp_path: Path) -> None:
+    def task() -> Task:
+        return task_of(react(tools=[add()]))
+
+    def outputs(input: Any, *_: Any) -> ModelOutput:
+        turn = counts_to_40(to_heldout_messages(input))
+        return to_model_output(turn, "mockllm/policy", "")
+
+    model = get_model("mockllm/policy", custom_outputs=outputs)
+    log = await run_theirs(task(), tmp_path, model=model)
+    report = await run_here(
+        from_inspect(task()),
+        tmp_path,
+        endpoint=counts_to_40,
+        max_turns=None,
+        experiment_name="ours",
+    )
+    theirs = {str(s.id): value_to_float()(s.scores["includes"].value) for s in log.samples}
+    assert {r.sample_id: r.score.reward for r in report.results} == theirs == {"0": 1.0, "1": 1.0}
+    assert report.limits == {}
+    report = await run_here(
+        from_inspect(task()), tmp_path, endpoint=counts_to_40, max_turns=16, experiment_name="cut"
+    )
+    assert report.limits == {"max_turns": 2}
 
 
 async def test_what_a_task_asks_of_sampling_is_recorded_and_stop_sequences_are_cut(
@@ -387,6 +491,115 @@ async def test_no_answer_and_a_refusal_are_counted_and_several_values_are_metric
             "parts.noanswer": 0.0,
         }
         assert result.score.reward == 3.0
+
+
+RATED = [Score(value=rating) for rating in (1, 2, 3, 4, 5, 6, 5, 3, 2, 1)]
+INVERTED = value_to_float(correct="I", incorrect="C")
+LETTERED = [Score(value=letter) for letter in "CCIPCICCCC"]
+
+
+@pytest.mark.parametrize(
+    ("scores", "metrics", "expected", "settings"),
+    [
+        (RATED, [accuracy(to_float=lambda value: value / 10)], 0.32, {}),
+        (RATED, [mean(to_float=lambda value: value == 5), bootstrap_stderr()], 0.2, {}),
+        (RATED, [accuracy()], 3.2, {}),
+        (RATED, [accuracy(to_float=value_to_float(correct=5, incorrect=1))], 2.2, {}),
+        # Before a metric sees them, the mean over epochs has made numbers of letters.
+        (LETTERED, [accuracy(to_float=INVERTED)], 0.75, {}),
+        (LETTERED, [accuracy(to_float=INVERTED)], 0.25, {"epochs": Epochs(1, [])}),
+        (
+            [Score(value={"of": s.value, "n": 3}) for s in RATED],
+            [{"o*": [mean(to_float=lambda value: value / 2)]}],
+            1.6,
+            {},
+        ),
+        (
+            [Score(value={"of": s.value, "n": 3}) for s in RATED],
+            [mean(to_float=lambda value: value["of"] * value["n"])],
+            9.6,
+            {},
+        ),
+    ],
+)
+async def test_a_mean_of_the_tasks_own_rule_is_the_one_that_inspect_reports(
+    scores: list[Score],
+    metrics: Any,
+    expected: float,
+    settings: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    def task() -> Task:
+        return Task(
+            [InspectSample(id=i, input=f"{i}?", target="-") for i in range(len(scores))],
+            solver=generate(),
+            scorer=scoring(lambda state: scores[int(state.sample_id)]),
+            metrics=metrics,
+            **settings,
+        )
+
+    keyed = isinstance(metrics[0], dict)
+    report = await run_here(from_inspect(task(), reward="given.of" if keyed else None), tmp_path)
+    log = await run_theirs(task(), tmp_path)
+    theirs = next(m for score in log.results.scores for m in score.metrics.values())
+    assert report.summary["mean"] == pytest.approx(theirs.value) == pytest.approx(expected)
+    assert not any(result.error for result in report.results)
+    # What is stored is enough to score it again.
+    again = score_outcome(
+        report.results[0].trajectory,
+        Sample("0", {"question": "?"}),
+        reward="given.of" if keyed else "given",
+        task="",
+    )
+    assert {*map(str, again.metrics)} == {*map(str, report.results[0].score.metrics)}
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "problem"),
+    [
+        ("C", value_to_float(correct="yes!"), "the score is 'C', which value_to_float"),
+        ("perhaps", value_to_float(correct="I"), "'perhaps', which is no number"),
+        (3, lambda value: value["of"], "to_float of its metric failed for 3"),
+        (3, lambda value: float("nan"), "to_float of its metric makes nan of 3"),
+    ],
+)
+async def test_a_value_that_the_tasks_own_rule_cannot_read_is_an_error(
+    value: Any, rule: Any, problem: str, tmp_path: Path
+) -> None:
+    by = scoring(lambda state: Score(value=value))
+    task = task_of(by=by, metrics=[accuracy(rule)], epochs=Epochs(1, []))
+    with pytest.raises(EvalFailed, match=re.escape(problem)):
+        await run_here(from_inspect(task), tmp_path)
+
+
+@metric(name="mean")
+def own_mean() -> Any:
+    return lambda scores: 7.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"metrics": [accuracy(), mean(to_float=lambda value: 3.0)]}, "mean(to_float=<lambda>)"),
+        ({"metrics": [accuracy(), stderr(cluster="topic")]}, "stderr(cluster=topic)"),
+        ({"metrics": [own_mean()]}, "the metrics mean over all samples"),
+        ({"epochs": Epochs(2, ["at_least_2"])}, "reduces its epochs by at_least"),
+    ],
+)
+def test_what_is_not_reported_is_named_with_its_parameters(
+    settings: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "heldout"):
+        from_inspect(task_of(**settings))
+    assert named in caplog.text
+
+
+def test_a_fingerprint_changes_with_the_rule_of_a_metric() -> None:
+    def of(divisor: int) -> Any:
+        rule = accuracy(to_float=lambda value: value / divisor)
+        return from_inspect(task_of(metrics=[rule])).environment_factory.identity()
+
+    assert of(10) == of(10) != of(5)
 
 
 # --- What is refused ----------------------------------------------------------------------------
@@ -451,6 +664,19 @@ async def test_two_tasks_at_once_wait_for_one_another(tmp_path: Path) -> None:
     assert [report.errors for report in reports] == [[], []]
 
 
+async def test_the_time_behind_another_eval_is_not_an_items_own(tmp_path: Path) -> None:
+    async def slow(state: TaskState, generate: Generate) -> None:
+        await generate(state)
+        await asyncio.sleep(3.0)
+
+    runs = [
+        run_here(from_inspect(task_of(solving(slow))), tmp_path / str(n), timeout=5.0)
+        for n in range(2)
+    ]
+    reports = await asyncio.gather(*runs)
+    assert [report.errors for report in reports] == [[], []]
+
+
 async def test_a_run_leaves_random_numbers_and_logging_as_they_were(tmp_path: Path) -> None:
     root = logging.getLogger()
     before = random.getstate(), np.random.get_state()[1].tolist(), root.level, [*root.handlers]
@@ -505,7 +731,7 @@ def test_training_with_an_inspect_task_held_out_ends_in_the_same_weights(tmp_pat
 
 
 def test_training_rollouts_of_an_inspect_task_have_tokens_and_rewards() -> None:
-    from heldout.training.rollouts import rollout_batch
+    from heldout.rollouts.generating import rollout_batch
     from tests.toy import engine, parse, plain, render
 
     definition = from_inspect(Task([InspectSample(input="1?", target="1")] * 2, scorer=includes()))
@@ -549,16 +775,43 @@ def test_a_fingerprint_changes_with_the_code_and_not_with_the_object() -> None:
     assert len({str(each) for each in [one, *others]}) == 5
 
 
+WITHOUT_DATA = (
+    *("agent_threat_bench", "agentic_misalignment", "make_me_pay", "persistbench", "tau2"),
+    "writingbench",
+)
+"""Evals of inspect_evals whose description names no data from elsewhere."""
+
+
 def test_tasks_are_listed_with_what_they_need_and_run_from_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    tasks = {task.name.partition("/")[2]: task.refused for task in list_tasks("inspect")}
+    listed = {task.name.partition("/")[2]: task for task in list_tasks("inspect")}
+    tasks = {name: task.refused for name, task in listed.items()}
     assert tasks["tau2_airline"] is None
     assert "no docker" in str(tasks["swe_bench"])
     assert "openai/gsm8k from the hub" in str(tasks["gsm8k"])
+    (address,) = listed["cybermetric_80"].downloads
+    assert address.startswith("https://raw.githubusercontent.com/cybermetric/CyberMetric/")
+    # Whatever can run here has told where its data come from, or comes without any.
+    can_run = [name for name, t in listed.items() if t.refused is None and not t.downloads]
+    assert [name for name in can_run if not name.startswith(WITHOUT_DATA)] == []
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    (gsm8k,) = (task for task in list_tasks("inspect") if task.name.endswith("/gsm8k"))
+    assert (gsm8k.refused, gsm8k.downloads) == (
+        None,
+        ("https://huggingface.co/datasets/openai/gsm8k",),
+    )
+    (tmp_path / "hub" / "datasets--openai--gsm8k").mkdir(parents=True)
+    (gsm8k,) = (task for task in list_tasks("inspect") if task.name.endswith("/gsm8k"))
+    assert gsm8k.downloads == ()
+    assert run_cli(["tasks", "inspect", "--json"]) == 0
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    (line,) = (line for line in lines if line["name"].endswith("/cybermetric_80"))
+    assert (line["decision"], line["refused"]) == ("may_download", None)
+    assert "may download https://raw.githubusercontent.com/" in line["sentence"]
     file = tmp_path / "mine.py"
     file.write_text(
         "from inspect_ai import Task, task\n"
@@ -585,3 +838,107 @@ def test_the_code_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Mon
         if kind == "python":
             exec(compile(code, "docs/inspect.md", "exec"), namespace)
     assert kinds == ["sh", "python"]
+
+
+class StopsAfterOne:
+    """Has Inspect run one sample, and no more."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def start_task(self, task: Any, samples: Any, epochs: int) -> str:
+        return "one is enough"
+
+    async def schedule_sample(self, id: Any, epoch: int) -> Any:
+        self.asked += 1
+        return EarlyStop(id=id, epoch=epoch, reason="enough") if self.asked > 1 else None
+
+    async def complete_sample(self, id: Any, epoch: int, scores: Any) -> None:
+        pass
+
+    async def complete_task(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_task_that_stops_early_runs_whole_and_its_log_says_what_was_stopped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [InspectSample(id=i, input=f"Say {i}", target=str(i)) for i in range(1, 4)]
+    stopping = StopsAfterOne()
+    made = Task(
+        name="early",
+        dataset=MemoryDataset(rows),
+        scorer=match(),
+        early_stopping=stopping,
+        checkpoint=True,  # snapshots for Inspect's own retries, which an eval here has none of
+    )
+    report = heldout.run(
+        from_inspect(made), endpoint=lambda _: "1", output_dir=str(tmp_path), experiment_name="own"
+    )
+    assert (report.summary["n"], report.summary["n_errors"], stopping.asked) == (3, 0, 0)
+    assert "early stops early in Inspect" in caplog.text
+    (log,) = inspect_ai.eval(
+        made,
+        model=get_model("mockllm/model", custom_outputs=mock_answer, memoize=False),
+        log_dir=str(tmp_path / "logs"),
+        display="none",
+        ctl_server=False,
+    )
+    imported = import_log(log.location, output_dir=tmp_path)
+    assert (imported.status, imported.summary["n"], imported.summary["n_asked"]) == (
+        *("interrupted", 1),
+        3,
+    )
+    assert imported.info is not None
+    assert imported.info.reason == (
+        "Inspect stopped early ('one is enough'): 2 attempts were not made"
+    )
+
+
+def mock_answer(messages: Any, tools: Any, choice: Any, config: Any) -> ModelOutput:
+    output = ModelOutput.from_content("mockllm/model", "1")
+    output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
+    return output
+
+
+PUBLISHED = "inspect_evals/agent_threat_bench_memory_poison"
+
+
+async def test_a_log_of_a_published_task_is_compared_with_a_run_of_it_here(tmp_path: Path) -> None:
+    log = await run_theirs(PUBLISHED, tmp_path, 3)
+    imported = import_log(log.location, output_dir=tmp_path)
+    own = await run_here(from_inspect(PUBLISHED), tmp_path, max_samples=3)
+    comparison = compare(imported, own)
+    assert (comparison.paired, comparison.mismatches) == (True, ())
+    assert comparison.overall.difference == 0
+    assert compare(own, imported).mismatches == ()
+
+
+@pytest.mark.parametrize(
+    "unlike", ["arguments", "limits", "solver", "reward", "a changed task", "another version"]
+)
+async def test_a_log_of_what_is_not_quite_the_task_is_refused(unlike: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"task": PUBLISHED}
+    settings: dict[str, Any] = {}
+    reward = None
+    if unlike == "arguments":
+        given["difficulty"] = "hard"
+    elif unlike == "limits":
+        settings["message_limit"] = 7
+    elif unlike == "solver":
+        settings["solver"] = generate()
+    elif unlike == "reward":
+        reward = "agent_threat_bench_scorer.security"
+    elif unlike == "a changed task":
+        given["task"] = task_with(of_inspect_evals(PUBLISHED.partition("/")[2])(), name="mine")
+    log = await run_theirs(PUBLISHED, tmp_path, 3, **settings)
+    imported = import_log(log.location, output_dir=tmp_path)
+    if unlike == "another version":
+        assert imported.info is not None
+        imported.config["imported"]["published"]["packages"]["inspect_evals"] = "0.25.0"
+    definition = from_inspect(given.pop("task"), reward=reward, **given)
+    own = await run_here(definition, tmp_path, max_samples=3)
+    allow = ["samples"] if unlike == "arguments" else []
+    with pytest.raises(NotComparable) as refused:
+        compare(imported, own, allow=allow)
+    assert {*refused.value.kinds} == {"scorer", "environment"}

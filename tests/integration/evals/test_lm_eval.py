@@ -14,13 +14,14 @@ import pytest
 
 import heldout
 from heldout import EvalReport
+from heldout.adapters.lm_eval import from_lm_eval, task_downloads, task_names
+from heldout.adapters.lm_eval.names import find_task_files, installed_folder
+from heldout.adapters.tasks import list_tasks, load_task
 from heldout.errors import InvalidInput
-from heldout.integrations.lm_eval import from_lm_eval, task_names
-from heldout.integrations.lm_eval.names import find_task_files, installed_folder
-from heldout.integrations.tasks import list_tasks, load_task
 from heldout.models.local import LocalEndpoint
 from tests.test_docs import blocks
 from tests.tiny_model import tiny_model
+from tests.tolerances import near
 
 pytestmark = [
     pytest.mark.integration,
@@ -178,7 +179,7 @@ def test_numbers_are_those_of_lm_eval_document_by_document(
         if kind != "generate_until":
             rated = (result.trajectory.outcome or {})["likelihoods"]
             for [(logprob, greedy)], own in zip(sample["resps"], rated, strict=True):
-                assert own["logprob"] == pytest.approx(float(logprob), abs=1e-5)
+                assert own["logprob"] == near(float(logprob))
                 assert str(own["greedy"]) == str(greedy)
     assert compared == sum(len(documents) for documents in by_filter.values()) * {
         "multiple_choice": 5
@@ -240,7 +241,7 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         "no metric that is a mean over documents: f1",
     ),
     ("multiple_choice", {"fewshot_split": "test", "test_split": None, "validation_split": "test"},
-     {"num_fewshot": 1}, "a document with its answer into its own prompt"),
+     {"num_fewshot": 6}, "would have a prompt with their own answer in it"),
     ("multiple_choice", {"num_fewshot": 0}, {"num_fewshot": 3}, "sets num_fewshot=0"),
     ("generate_until", {"generation_kwargs": {"num_beams": 4, "until": ["."]}}, {}, "num_beams"),
     ("generate_until", {"dataset_path": "no/such-dataset", "dataset_kwargs": {}}, {},
@@ -268,7 +269,66 @@ def test_what_is_left_out_and_where_examples_come_from_is_said(
         from_lm_eval(make("multiple_choice", fewshot_split="test"), num_fewshot=1)
     said = [record.getMessage() for record in caplog.records if record.name == "heldout"]
     assert "left out, as they are of all documents together: perplexity" in said[0]
-    assert "few-shot examples are from the documents that are asked (test)" in said[1]
+    assert "of the documents that are asked are few-shot examples in the prompts" in said[1]
+
+
+def change_rows(task: dict[str, Any], split: str, change: Callable[[list[Any]], Any]) -> None:
+    path = Path(task["dataset_kwargs"]["data_files"][split])
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change(rows)
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "field", "value", "message"),
+    [
+        ("multiple_choice", {}, "choices", [], "document 4 has no choices, and lm-eval would leav"),
+        ("multiple_choice", {}, "question", None, "document 4 has no value for question"),
+        ("multiple_choice", {}, "choices", ["w1", None], "document 4 has no value for choices"),
+        ("generate_until", {"doc_to_text": lambda d: f"Q: {d['question']}"}, "question", None,
+         "document 4 has no value for question"),
+        ("generate_until", {}, "answer", None, "document 4 has no value for answer"),
+        ("loglikelihood", {}, "question", None, "document 4 has no value for question"),
+    ],
+)  # fmt: skip
+def test_a_document_that_lm_eval_leaves_out_or_asks_as_none_is_refused_by_number(
+    kind: str, config: dict[str, Any], field: str, value: Any, message: str, make: Make
+) -> None:
+    task = make(kind, **config)
+    change_rows(task, "test", lambda rows: rows[4].update({field: value}))
+    with pytest.raises(InvalidInput) as refused:
+        from_lm_eval(task)
+    assert message in str(refused.value)
+
+
+def test_a_field_that_a_template_need_not_have_may_be_missing(make: Make) -> None:
+    text = "{% if label is none %}None of these? {% endif %}{{question}}"
+    task = make("generate_until", doc_to_text=text)
+    change_rows(task, "test", lambda rows: rows[4].update(label=None))
+    prompts = [sample.input["prompt"] for sample in from_lm_eval(task).samples]
+    assert [prompt.startswith("None") for prompt in prompts] == [n == 4 for n in range(12)]
+
+
+def test_a_file_of_examples_that_holds_the_documents_asked_is_found_by_content(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = make("generate_until")
+    files = task["dataset_kwargs"]["data_files"]
+    asked = [json.loads(line) for line in Path(files["test"]).read_text().splitlines()]
+
+    def hold_them(rows: list[Any]) -> None:
+        rows[:] = [{**row, "source": f"page {n}"} for n, row in enumerate(asked)]
+
+    change_rows(task, "train", hold_them)
+    change_rows(task, "test", lambda rows: [row.update(source="exam") for row in rows])
+    with pytest.raises(InvalidInput, match="of 12 would have a prompt with their own answer"):
+        from_lm_eval(task, num_fewshot=6)
+    assert len(from_lm_eval(task).samples) == 12
+    other = [{**row, "question": f"w1 {n}"} for n, row in enumerate(asked[1:])]
+    change_rows(task, "train", lambda rows: rows.__setitem__(slice(1, None), other))
+    with caplog.at_level(logging.WARNING, "heldout"):
+        from_lm_eval(task, num_fewshot=2, fewshot_seed=1)
+    assert "1 of the documents that are asked are few-shot examples in the prompts" in caplog.text
 
 
 def test_samples_have_ids_by_content_and_the_identity_of_the_task_is_stable(make: Make) -> None:
@@ -310,6 +370,7 @@ def test_own_yaml_files_run_by_name_and_groups_as_one_eval(
     tasks = [result.sample.metadata["task"] for result in report.results]
     assert tasks == ["own_one"] * 3 + ["own_two"] * 3
     assert task_names(folder)["own_all"] is None
+
     # The command line, with the model in a folder.
     from tests.tiny_model import save_tiny_model
 
@@ -413,7 +474,7 @@ def test_smollm2_is_rated_as_lm_eval_rates_it(make: Make, tmp_path: Path) -> Non
             pairs = zip(prompts, result.sample.input["continuations"], strict=True)
             requests = [Instance("loglikelihood", {}, pair, 0) for pair in pairs]
             theirs = lm.loglikelihood(requests, disable_tqdm=True)
-            assert [(pytest.approx(r["logprob"], abs=1e-4), r["greedy"]) for r in rated] == theirs
+            assert [(near(r["logprob"]), r["greedy"]) for r in rated] == theirs
             assert chat or result.score["acc"] == 1
 
 
@@ -425,3 +486,15 @@ def test_the_code_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Mon
     for kind, code in page:
         if kind == "python":
             exec(compile(code, "docs/lm-eval.md", "exec"), namespace)
+
+
+def test_tasks_say_what_they_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    downloads = task_downloads()
+    hub = "https://huggingface.co/datasets"
+    assert downloads["hellaswag"] == (f"{hub}/Rowan/hellaswag",)
+    assert downloads["mmlu"] == ("the datasets of its tasks",)
+    assert downloads["arithmetic_1dc"][0].startswith("hf://datasets/EleutherAI/arithmetic/")
+    assert downloads["boolq"] == (f"{hub}/aps/super_glue",)
+    (tmp_path / "hub" / "datasets--Rowan--hellaswag").mkdir(parents=True)
+    assert task_downloads()["hellaswag"] == ()

@@ -25,16 +25,16 @@ from inspect_ai.model import (
     get_model,
 )
 from inspect_ai.scorer import Score as InspectScore
-from inspect_ai.scorer import match, mean, scorer
+from inspect_ai.scorer import accuracy, match, mean, scorer, stderr, value_to_float
 from inspect_ai.solver import generate, solver, use_tools
 from inspect_ai.tool import tool
 
 import heldout
 from heldout import EvalReport, Message, Metric, Sample, Score, Stop, ToolCall, Trajectory
+from heldout._evals.rescoring import rescore
+from heldout.adapters.logs import export_inspect, find_logs, import_log
 from heldout.analysis import compare
 from heldout.errors import InvalidInput, NotComparable, ResumeMismatch, SystemicFailure
-from heldout.integrations.logs import export_inspect, find_logs, import_log
-from heldout.rescoring import rescore
 from heldout.types import EvalResult, OtherUsage, Timing, Usage
 from tests.faulty_server import FaultyServer, Request, status
 
@@ -92,6 +92,24 @@ def grade() -> Any:
 def two_values() -> Any:
     async def score(state: Any, target: Any) -> Any:
         return InspectScore(value={"a": 1, "b": 0.25})
+
+    return score
+
+
+@scorer(metrics=[accuracy(to_float=value_to_float(correct=5, incorrect=1)), stderr()])
+def rate() -> Any:
+    """Rates from 1 to 5, of which the task's metric makes shares."""
+
+    async def score(state: Any, target: Any) -> Any:
+        return InspectScore(value=[1, 5][(len(state.sample_id) + state.epoch) % 2])
+
+    return score
+
+
+@scorer(metrics=[accuracy()])
+def by_epoch() -> Any:
+    async def score(state: Any, target: Any) -> Any:
+        return InspectScore(value="C" if state.epoch == 1 else "I")
 
     return score
 
@@ -252,6 +270,34 @@ def run_own(ids: list[str], name: str, folder: Path, *, resume: bool = False) ->
 
 def exact(trajectory: Trajectory, sample: Sample) -> Score:
     return Score((Metric("exact", trajectory.answer == sample.ground_truth, weight=1.0),))
+
+
+def test_a_headline_that_the_values_do_not_give_is_said(tmp_path: Path) -> None:
+    epochs = inspect_ai.Epochs(2, "max")
+    log = run_inspect(tmp_path / "logs", scorer=rate(), solver=generate(), epochs=epochs)
+    report = import_log(log.location, output_dir=tmp_path)
+    assert log.results is not None
+    theirs = log.results.scores[0].metrics["accuracy"].value
+    assert (theirs, report.summary["mean"]) == (1.0, 3.0)
+    (differ,) = report.config["imported"]["own_results"]["differ"]
+    assert (differ["log"], differ["run"]) == (1.0, 3.0)
+    assert "accuracy(to_float=to_float), which cannot be applied to its values" in differ["why"]
+
+
+def test_inspects_own_numbers_are_the_runs_where_both_count_alike(tmp_path: Path) -> None:
+    data = MemoryDataset([InspectSample(id=i, input="Hi", target="hello") for i in range(3)])
+    for reducer, compared, differs in (("mean", 2, []), ("max", 1, ["by_epoch accuracy (max)"])):
+        log = run_inspect(
+            tmp_path / reducer,
+            dataset=data,
+            solver=generate(),
+            scorer=[by_epoch(), grade()],
+            epochs=inspect_ai.Epochs(2, reducer),
+        )
+        own = import_log(log.location, output_dir=tmp_path).config["imported"]["own_results"]
+        assert own["compared"] == compared
+        assert [differ["name"] for differ in own["differ"]] == differs
+        assert all("takes the max" in differ["why"] for differ in own["differ"])
 
 
 def test_what_inspect_did_not_score_is_scored_by_rescoring(
@@ -536,8 +582,25 @@ def test_lm_eval_samples_become_runs_without_the_metrics_over_all_documents(
     )
     norm = import_log(logs[0].path, output_dir=tmp_path, score="acc_norm", **ANYTHING)
     assert norm.config["imported"]["reward"] == "acc_norm"
+    assert sums.config["imported"]["own_results"] == {"compared": 2, "differ": []}
+    own = choices.config["imported"]["own_results"]  # its mean, too, counts the error as 0
+    assert [(d["name"], d["log"], d["run"]) for d in own["differ"]] == [
+        ("acc_norm,none", 0.25, 1 / 3)
+    ]
     with pytest.raises(InvalidInput, match="has no metric 'f1'; it has acc, acc_norm"):
         import_log(logs[0].path, output_dir=tmp_path, score="f1")
+    refuse_to_lose_a_line(logs[0].path, tmp_path)
+
+
+def refuse_to_lose_a_line(path: Path, folder: Path) -> None:
+    """A file that was cut off in its last line is an interrupted run, whatever is beside it."""
+    whole = import_log(path, output_dir=folder / "whole", **ANYTHING)
+    assert whole.status == "complete"
+    path.write_bytes(path.read_bytes()[:-20])
+    cut = import_log(path, output_dir=folder / "cut", **ANYTHING)
+    assert (cut.status, cut.summary["n"]) == ("interrupted", whole.summary["n"] - 1)
+    assert cut.info is not None
+    assert "is cut off" in (cut.info.reason or "")
 
 
 # --- verifiers ----------------------------------------------------------------------------------
@@ -593,3 +656,4 @@ def test_traces_of_verifiers_become_a_run_in_which_failures_are_errors(
     assert errors["slow-grader"] == "log: it ended by scoring_timeout"
     assert "the grader broke" in (errors["broken-grader"] or "")
     assert "ProviderError" in (errors["no-model"] or "")
+    refuse_to_lose_a_line(next((tmp_path / "out").rglob("traces.jsonl")), tmp_path)

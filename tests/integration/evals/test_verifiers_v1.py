@@ -21,12 +21,12 @@ from verifiers.v1.runtimes import subprocess as subprocess_runtime
 
 from heldout import EvalConfig, EvalDefinition, Message, Metric, Sample, Score, ToolCall
 from heldout import evaluate as evaluate_eval
-from heldout.chat.messages import message_of, to_chat_api
+from heldout._core.chat.messages import message_of, to_chat_api
+from heldout.adapters.tasks import list_tasks, load_task
+from heldout.adapters.verifiers import from_verifiers, to_verifiers, v1_rollout
+from heldout.adapters.verifiers.v1_chat import model_requests
 from heldout.environments import ToolEnvironment
 from heldout.errors import InvalidInput, ResumeMismatch, SystemicFailure
-from heldout.integrations.tasks import list_tasks, load_task
-from heldout.integrations.verifiers import from_verifiers, to_verifiers, v1_rollout
-from heldout.integrations.verifiers.v1_chat import model_requests
 from tests.test_docs import blocks
 
 pytestmark = [
@@ -236,6 +236,18 @@ class BrokenStop(Fair):
         raise LookupError("no state")
 
 
+class ExitingReward(Fair):
+    @vf.reward()
+    async def exiting(self, trace: vf.Trace) -> float:
+        sys.exit("no license")
+
+
+class ExitingStop(Fair):
+    @vf.stop
+    async def enough(self, trace: vf.Trace) -> bool:
+        sys.exit("no license")
+
+
 def taskset_of(*tasks: vf.Task, infinite: bool = False) -> vf.Taskset:
     class Given(vf.Taskset[Fair]):
         INFINITE = infinite
@@ -263,6 +275,8 @@ def task(kind: type[vf.Task] = Fair, **data: Any) -> vf.Task:
         (SlowFinalize, "it ended by finalize_timeout"),
         (BrokenSetup, "OSError: no disk"),
         (BrokenStop, "no state"),
+        (ExitingReward, "no license"),
+        (ExitingStop, "Server disconnected"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -388,6 +402,12 @@ def test_a_limit_ends_the_rollout_as_verifiers_own_and_it_is_scored(tmp_path: Pa
     assert (outcome["stop_condition"], outcome["is_truncated"]) == ("max_turns", True)
 
 
+def test_a_rollout_without_limits_has_as_many_turns_as_it_takes(tmp_path: Path) -> None:
+    report = run(from_verifiers("vf-guess", numbers=(30,)), policy, tmp_path)
+    (result,) = report.results
+    assert (result.score.reward, result.score["turns"], report.limits) == (0.3, 29, {})
+
+
 def test_the_server_is_on_loopback_ends_with_the_run_and_its_secret_stays_in_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -459,7 +479,7 @@ class RemoteTools(Fair):
         (lambda: taskset_of(task(RemoteTools)), {}, "docker container"),
         (lambda: taskset_of(), {}, "no tasks"),
         (lambda: taskset_of(task(), infinite=True), {}, "has no end: pass limit"),
-        (lambda: taskset_of(task()), {"limit": 0}, "limit is a whole number"),
+        (lambda: taskset_of(task()), {"limit": 0}, "limit must be a whole number"),
         (lambda: taskset_of(task()), {"metadata": ["topic"]}, "no field 'topic'.*'answer'"),
         (lambda: taskset_of(task()), {"n": 3}, "no argument 'n'"),
         (lambda: taskset_of(task()), {"harness": "bash"}, "run code on this machine"),
@@ -565,7 +585,7 @@ def test_a_curve_in_training_leaves_the_weights_as_they_are(tmp_path: Path) -> N
 
 
 def test_training_rollouts_have_their_tokens_and_rewards() -> None:
-    from heldout.training.rollouts import rollout_batch
+    from heldout.rollouts.generating import rollout_batch
     from tests.toy import engine, parse, plain, render
 
     definition = from_verifiers("vf-guess", numbers=(3, 5))

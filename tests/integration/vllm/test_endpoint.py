@@ -24,8 +24,10 @@ from heldout.models.http import HTTPEndpoint
 from heldout.models.local import LocalEndpoint
 from heldout.models.vllm import VLLMEndpoint
 from heldout.store.run_dir import package_versions
+from heldout.types import Continuation
 from tests.integration.vllm.conftest import SETTINGS
 from tests.tiny_model import WORDS
+from tests.tolerances import near
 
 pytestmark = pytest.mark.integration
 
@@ -53,7 +55,7 @@ def ask(
     endpoint: Any, text: str, sampling: Sampling, tools: Any = (), backend: str = "asyncio"
 ) -> Any:
     async def main() -> Any:
-        with anyio.fail_after(300):
+        with anyio.fail_after(900):
             return await endpoint.complete([Message("user", text)], sampling, tools)
 
     return anyio.run(main, backend=backend)
@@ -93,7 +95,7 @@ def test_likelihoods_are_those_of_hf(endpoint: VLLMEndpoint, peer: LocalEndpoint
         texts = [" w4", " w5 w6", " w7 w8 w9 w1"]
         mine, theirs = (anyio.run(rate, each, prompt, texts) for each in (endpoint, peer))
         for one, other in zip(mine, theirs, strict=True):
-            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+            assert one.logprob == near(other.logprob)
             assert (one.greedy, one.tokens, one.bytes) == (other.greedy, other.tokens, other.bytes)
     greedy = ask(peer, "w1 w2 w3", Sampling(max_tokens=2)).message.text
     [likely] = anyio.run(rate, endpoint, conversation, [f" {greedy}"])
@@ -119,6 +121,26 @@ def evaluate(samples: list[Sample], score_fn: Any, config: EvalConfig) -> Any:
 
 def scored(trajectory: Any, sample: Sample) -> float:
     return 1.0
+
+
+def test_an_answer_that_does_not_say_its_weights_is_an_error_where_they_were_sent(
+    endpoint: VLLMEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.engine.output_processor import RequestState
+
+    engine, sampling = endpoint._engine, Sampling(max_tokens=4)
+    pair = Continuation("w1 w2", " w3")
+    expected = ask(endpoint, "w1 w2", sampling)
+    engine.call(lambda: engine._engine.update_weight_version("abc")).result()
+    monkeypatch.setattr(engine, "version", "abc")
+    assert ask(endpoint, "w1 w2", sampling) == expected
+    monkeypatch.setattr(RequestState, "track_weight_version", lambda self, version: None)
+    with pytest.raises(FatalEndpointError, match="did not say which weights"):
+        ask(endpoint, "w1 w2", sampling)
+    with pytest.raises(FatalEndpointError, match="did not say which weights"):
+        anyio.run(endpoint.rate, [pair])
+    monkeypatch.setattr(engine, "version", None)  # of a folder, none is demanded
+    assert ask(endpoint, "w1 w2", sampling) == expected
 
 
 def test_a_request_that_fails_is_the_error_of_its_item(

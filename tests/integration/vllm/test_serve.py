@@ -27,6 +27,7 @@ from heldout.models.demo import weights_folder
 from heldout.models.local import LocalEndpoint
 from tests.integration.vllm.conftest import MODEL
 from tests.tiny_model import tiny_model
+from tests.tolerances import near
 
 pytestmark = pytest.mark.integration
 
@@ -130,7 +131,7 @@ def test_likelihoods_over_the_server_are_those_of_hf(server: Server, peer: Local
         for prompt in ("The capital of France is", "One and two is "):
             pairs = [await each.loglikelihood(prompt, texts) for each in (served, peer)]
             for mine, other in zip(*pairs, strict=True):
-                assert mine.logprob == pytest.approx(other.logprob, abs=1e-3)
+                assert mine.logprob == near(other.logprob, engines=True)
                 assert (mine.tokens, mine.greedy) == (other.tokens, other.greedy)
         with pytest.raises(EndpointError, match="chat template"):
             await served.loglikelihood([Message("user", "Rome?")], texts)
@@ -207,7 +208,7 @@ def test_trl_in_server_mode_evaluates_with_the_weights_of_the_step(
         to_dataset,
     )
     from heldout.training import PeriodicEval, live_model
-    from heldout.training.distributed import Alone
+    from heldout.training.ranks import Alone
     from heldout.training.run_eval import Measured, Task, measure
 
     def send(self: Any, metadata: Any, named_params: Any) -> None:

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from heldout import Sample
+from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
 from heldout.training import EvalWorker
-from heldout.training.distributed import Alone
+from heldout.training.ranks import Alone
 from heldout.training.run_eval import Measured, Task, measure
-from heldout.weights import fingerprint
 from tests.integration.vllm import worker_policy
 from tests.integration.vllm.conftest import MODEL
 from tests.tiny_model import WORDS, tiny_model
@@ -110,5 +110,5 @@ def test_an_engine_that_dies_is_a_skip_and_the_next_eval_has_another(
 
 
 def test_what_it_cannot_host_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="engine is 'transformers' or 'vllm'"):
+    with pytest.raises(InvalidInput, match="engine must be 'transformers' or 'vllm'"):
         EvalWorker(f"{worker_policy.__file__}:policy", engine="sglang")  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 # ruff: noqa: E501 - programs, one on a line
 """Programs that try to pass tests without solving anything; every one must fail.
 
-Most are for `sorted_evens`, whose tests are in `TESTS`; `OTHERS` have tests of their own.
+Most are for `sorted_evens`, whose tests are in `TESTS`; `OTHERS` have a test of their own each, in
+the style that the trick is best at: every test starts the program once.
 """
 
 from __future__ import annotations
@@ -162,26 +163,16 @@ OTHERS = {
     "a text that equals everything": (
         "class Equal(str):\n    def __eq__(self, other): return True\n    __hash__ = str.__hash__\n"
         "def name(): return Equal('no')",
-        PythonTests(
-            code=("assert name() == 'yes'",), calls=(CallTest([], "yes"),), entry_point="name"
-        ),
+        PythonTests(calls=(CallTest([], "yes"),), entry_point="name"),
     ),
     "a float that is near everything": (
         "class Near(float):\n    def __sub__(self, other): return 0.0\n    __rsub__ = __sub__\n"
         "    def __abs__(self): return 0.0\ndef half(x): return Near(7)",
-        PythonTests(
-            code=("assert abs(half(1) - 0.5) < 1e-6",),
-            calls=(CallTest([1], 0.5),),
-            entry_point="half",
-        ),
+        PythonTests(code=("assert abs(half(1) - 0.5) < 1e-6",)),
     ),
     "NaN, which is not unequal enough": (
         "def half(x): return float('nan')",
-        PythonTests(
-            code=("assert abs(half(1) - 0.5) < 1e-6",),
-            calls=(CallTest([1], 0.5),),
-            entry_point="half",
-        ),
+        PythonTests(calls=(CallTest([1], 0.5),), entry_point="half"),
     ),
     "an object that contains everything": (
         "class All:\n    def __contains__(self, item): return True\n"
@@ -197,7 +188,6 @@ OTHERS = {
         "import os\ndef root(x): os._exit(0)",
         PythonTests(
             code=(
-                "try:\n    root(-1)\nexcept BaseException:\n    pass\nelse:\n    assert False",
                 "import unittest\nclass Roots(unittest.TestCase):\n    def test_it(self):\n"
                 "        with self.assertRaises(BaseException):\n            root(-1)",
             )
@@ -243,10 +233,7 @@ OTHERS = {
     "the end of an iterator in place of a result": (
         "def f(x): raise StopIteration",
         PythonTests(
-            code=(
-                "assert all(map(lambda case: f(case[0]) == case[1], [(1, 2), (2, 3)]))",
-                "for found, wanted in zip(map(f, [1, 2]), [2, 3]): assert found == wanted",
-            )
+            code=("assert all(map(lambda case: f(case[0]) == case[1], [(1, 2), (2, 3)]))",)
         ),
     ),
     "a class of exceptions in place of a function": (
@@ -272,7 +259,7 @@ OTHERS = {
     "a fraction that takes hours to read": (
         "from fractions import Fraction\nclass Huge(Fraction):\n"
         "    def __str__(self): return '1e999999999'\ndef f(): return Huge(1, 2)",
-        PythonTests(calls=(CallTest([], 0.5),), code=("assert f() == 0.5",), entry_point="f"),
+        PythonTests(calls=(CallTest([], 0.5),), entry_point="f"),
     ),
     "digits of another script": (
         "print('\\uff13')",
@@ -292,6 +279,6 @@ OTHERS = {
     ),
     "a coroutine": (
         "async def count(text): return 3",
-        PythonTests(code=(COUNT,), calls=(CallTest(["banana"], 3),), entry_point="count"),
+        PythonTests(code=(COUNT,)),
     ),
 }

@@ -16,7 +16,7 @@ import pytest
 
 import heldout
 from heldout import Message, Sample, Score, Trajectory
-from heldout._aio import settle
+from heldout._core.aio import settle
 from heldout.errors import InvalidInput, SandboxError, ScoringFailed
 from heldout.sandbox import SandboxPool
 from heldout.scoring import (
@@ -258,6 +258,21 @@ RIGHT_ONES: dict[str, tuple[str, PythonTests]] = {
             )
         ),
     ),
+    "annotations are values": (
+        "import dataclasses\n@dataclasses.dataclass\nclass Point:\n    x: int = 0\n"
+        "def kind(): return [field.type is int for field in dataclasses.fields(Point)]",
+        PythonTests(
+            code=(
+                "def own(x: int): pass\nassert own.__annotations__['x'] is LIMIT.__annotations__['x']\n"
+                "assert kind() == [True]",
+            ),
+            setup="def LIMIT(x: int): pass",
+        ),
+    ),
+    "its own __future__": (
+        "from __future__ import annotations\ndef f(x: Nowhere): return x",
+        PythonTests(code=("from __future__ import annotations\nassert f(1) == 1",)),
+    ),
     "printed output": (
         "def greet(name):\n    print('Hello', name)",
         PythonTests(
@@ -270,6 +285,7 @@ RIGHT_ONES: dict[str, tuple[str, PythonTests]] = {
 }
 
 
+@pytest.mark.needs("bubblewrap")
 def test_right_programs_pass_tests_of_every_style() -> None:
     found = grade_all(RIGHT_ONES)
     wrong = {
@@ -280,6 +296,7 @@ def test_right_programs_pass_tests_of_every_style() -> None:
     assert wrong == {}
 
 
+@pytest.mark.needs("bubblewrap")
 def test_examples_come_out_as_the_docs_say() -> None:
     def grade_example(answer: str, target: Any) -> Grade:
         return anyio.run(lambda: grade_python(answer, sample_of(target)))
@@ -290,6 +307,7 @@ def test_examples_come_out_as_the_docs_say() -> None:
 # --- What does not ------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("bubblewrap")
 def test_no_trick_passes_a_test() -> None:
     given = {name: (program, TESTS) for name, program in HACKS.items()}
     found = grade_all({**given, **OTHERS, "right": (RIGHT, TESTS)}, timeout=2.0)
@@ -305,6 +323,7 @@ def test_no_trick_passes_a_test() -> None:
     assert len(found) >= 60
 
 
+@pytest.mark.needs("bubblewrap")
 def test_the_share_that_passed_is_tracked_and_every_test_has_its_outcome() -> None:
     tests = PythonTests(code=("assert f(1) == 1", "assert f(2) == 4", "assert f(3) == 10"))
     rubric = Rubric(part(grade_python, name="correct", tests=lambda sample: tests))
@@ -332,6 +351,7 @@ def test_the_share_that_passed_is_tracked_and_every_test_has_its_outcome() -> No
     assert all(0 < t["seconds"] < 60 for t in correct.metadata["tests"])
 
 
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize(
     ("program", "tests", "reason"),
     [
@@ -369,6 +389,11 @@ def test_the_share_that_passed_is_tracked_and_every_test_has_its_outcome() -> No
         ("print(1, 2)", PythonTests(runs=(RunTest("", "1\n2"),)), "line 1 is '1 2', not '1'"),
         ("print(1)", PythonTests(runs=(RunTest("", "1\n2"),)), "it printed 1 lines, not 2"),
         (
+            "def f(x: Nowhere): return x",
+            PythonTests(code=("assert f(1) == 1",)),
+            "when it is loaded: NameError: name 'Nowhere' is not defined",
+        ),
+        (
             "def f(): return f()",
             PythonTests(calls=(CallTest([], 1),), entry_point="f"),
             "RecursionError: maximum recursion depth exceeded",
@@ -380,6 +405,22 @@ def test_a_failed_test_says_why(program: str, tests: PythonTests, reason: str) -
     assert (found.value, found.details["tests"][0]["reason"]) == (0.0, reason)
 
 
+@pytest.mark.needs("bubblewrap")
+def test_what_counts_only_as_both_are_near_0_is_named() -> None:
+    doubt = "0 counts for 1e-09, as both are within 1e-06 of 0"
+    call = PythonTests(calls=(CallTest([], [0.5, 1e-9]),), entry_point="f")
+    found = grade("def f(): return 0.5, 0", call)
+    assert (found.value, found.note) == (1.0, f"1 of 1 tests passed; in test 0, {doubt}")
+    assert found.details["tests"][0]["doubt"] == doubt
+    run = PythonTests(runs=(RunTest("", "0.5 0.000000001"),))
+    assert grade("print(0.5, 0)", run).note.endswith(
+        "0.0 counts for 1e-09, as both are within 1e-06 of 0"
+    )
+    assert "counts" not in grade("print(0.5, 1e-9)", run).note
+    exact = PythonTests(runs=run.runs, tolerance=0)
+    assert grade("print(0.5, 0)", exact).value == 0.0
+
+
 def test_a_reply_without_a_program_is_a_0() -> None:
     for reply in ("", "  ", "```json\n{}\n```"):
         found = grade(reply, TESTS)
@@ -387,6 +428,7 @@ def test_a_reply_without_a_program_is_a_0() -> None:
         assert found.tracked[0].value == 0.0
 
 
+@pytest.mark.needs("bubblewrap")
 def test_rescoring_runs_only_what_has_not_been_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +488,7 @@ WRONG_TESTS = {
 }
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_test_that_no_program_can_pass_is_an_error() -> None:
     given = {
         code: ("def f(x): return 1", PythonTests(code=(code,), entry_point="f"))
@@ -457,19 +500,140 @@ def test_a_test_that_no_program_can_pass_is_an_error() -> None:
     }
 
 
+CASE = "import unittest\nassert add(0, 0) == 0\nclass Adding(unittest.TestCase):\n"
+DEF = "def test_add(self):\n        self.assertEqual(add(2, 3), 5)\n"
+COLLECTED = {
+    "a class of pytest": "class TestAdd:\n    def setup_method(self):\n        self.two = 2\n"
+    "    def test_add(self):\n        assert add(self.two, 3) == 5\n",
+    "what is set up": "import unittest\ndef setup_module(module):\n    global two\n    two = 2\n"
+    "class TestAdd:\n    @classmethod\n    def setup_class(cls):\n        cls.three = 3\n"
+    "    class TestInner:\n        def test_inner(self):\n            assert add(two, two) == 4\n"
+    "    def test_add(self):\n        assert add(two, self.three) == 5\n",
+    "a coroutine": "async def test_add():\n    assert add(2, 3) == 5\n",
+    "a partial": "import functools\ndef check(a, b, c):\n    assert add(a, b) == c\n"
+    "test_add = functools.partial(check, 2, 3, c=5)\n",
+    "a lambda": "test_add = lambda: add(2, 3) == 5\n",
+    "an answer": "def test_add():\n    return add(2, 3) == 5\n",
+    "a name without an underscore": "def testAdd():\n    assert add(2, 3) == 5\n",
+    "a TestCase in a class": "import unittest\nclass Outer:\n    class Inner(unittest.TestCase):\n"
+    "        def test_add(self):\n            self.assertEqual(add(2, 3), 5)\n",
+    "setUpClass": f"{CASE}    @classmethod\n    def setUpClass(cls):\n        cls.five = 5\n"
+    "    def test_add(self):\n        self.assertEqual(add(2, 3), self.five)\n",
+    "skipped tests": f"{CASE}    {DEF}    @unittest.skip('slow')\n    def test_more(self):\n"
+    "        self.assertEqual(add(2, 3), 6)\n@unittest.skip('all')\nclass Others(unittest.TestCase):\n"
+    f"    {DEF}class Classes(unittest.TestCase):\n    @classmethod\n    def setUpClass(cls):\n"
+    f"        raise unittest.SkipTest('none')\n    {DEF}",
+    "an expected failure": f"{CASE}    {DEF}    @unittest.expectedFailure\n"
+    "    def test_more(self):\n        self.assertEqual(add(2, 3), 6)\n",
+    "coroutines of a TestCase": "import unittest\nclass Adding(unittest.IsolatedAsyncioTestCase):\n"
+    "    async def test_add(self):\n        self.assertEqual(add(2, 3), 5)\n",
+    "subtests": f"{CASE}    def test_add(self):\n        for a in 1, 2:\n"
+    "            with self.subTest(a=a):\n                self.assertEqual(add(a, 3), a + 3)\n",
+    "a helper with arguments": "def test_one(a, b):\n    assert add(a, b) == a + b\n"
+    "def test_all():\n    for a in 1, 2:\n        test_one(a, 3)\n",
+    "what the test calls by itself": "left = [5]\ndef test_add():\n    assert add(2, 3) == left.pop()\n"
+    "test_add()\n",
+    "a generator of cases": "def test_cases():\n    yield 2, 3, 5\n"
+    "for a, b, c in test_cases():\n    assert add(a, b) == c\n",
+    "a main block for unittest": f"{CASE}    {DEF}if __name__ == '__main__':\n    unittest.main()\n",
+    "a comparison that is to raise": f"{CASE}    def test_add(self):\n"
+    "        with self.assertRaises(TypeError):\n            add(2, 3) == 5 < None\n",
+}
+RIGHT_SUM = "def add(a, b):\n    return a + b"
+WRONG_SUMS = {
+    "0": "def add(a, b):\n    return 0",
+    "an exception": "def add(a, b):\n    if a: raise AssertionError(a)\n    return 0",
+    "a skip": "import unittest\ndef add(a, b):\n    if a: raise unittest.SkipTest('no')\n    return 0",
+}
+
+
+@pytest.mark.needs("bubblewrap")
+def test_what_is_collected_is_what_runs() -> None:
+    programs = {"right": RIGHT_SUM, **WRONG_SUMS}
+    found = grade_all(
+        {
+            f"{name}: {which}": (program, PythonTests(code=(code,), entry_point="add"))
+            for name, code in COLLECTED.items()
+            for which, program in programs.items()
+        }
+    )
+    scored = {name: getattr(grade, "value", repr(grade)) for name, grade in found.items()}
+    assert scored == {name: float(name.endswith(": right")) for name in scored}
+
+
+SMOKE = "assert add(0, 0) == 0\n"
+NEVER_RUN = {
+    f"{SMOKE}def test_add(a, b):\n    assert add(a, b) == a + b": "the test never runs test_add (line 2)",
+    f"{SMOKE}def check(a):\n    assert add(a, 3) == a + 3": "the test never runs check (line 2)",
+    f"{SMOKE}def test_add():\n    assert add(2, 3) == 5\n    yield 1": "test_add is a generator, whose "
+    "code does not run",
+    f"{CASE}    async {DEF}": "the test never runs test_add (line 4)",
+    f"{CASE}    {DEF}    {DEF}": "the test never runs test_add (line 4)",
+    f"{CASE}    {DEF}        yield 1": "the test never runs test_add (line 4)",
+    f"{SMOKE}class Adding:\n    {DEF}": "the test never runs test_add (line 3)",
+    f"{SMOKE}class TestAdd:\n    def __init__(self, a):\n        self.a = a\n    {DEF}": "the test never "
+    "runs test_add (line 5)",
+    f"{SMOKE}def run():\n  class TestAdd:\n    {DEF}": "the test never runs test_add (line 4)",
+    f"import functools\n{SMOKE}def helper(a, b): pass\ntest_add = functools.partial(helper, 2)": "the test "
+    "never runs test_add, which takes arguments",
+    f"{SMOKE}if __name__ == '__main__':\n    assert add(2, 3) == 5": "line 2 of the test has assertions "
+    'under `if __name__ == "__main__"`, which never run',
+    f"{SMOKE}assert (add(2, 3) == 5, 'a sum')": "line 2 of the test asserts a tuple, which is always "
+    "true: write it without parentheses",
+    f"{SMOKE}add(2, 3) == 5": "line 2 of the test compares, and asserts nothing",
+    f"{CASE}    def test_add(self):\n        add(0, 0) or self.skipTest('0')\n": "tests.Adding.test_add is "
+    "skipped after it has used the program, which so has a say in it: 0",
+    f"{SMOKE}raise SystemExit\nassert add(2, 3) == 5": "the test is wrong: SystemExit (test line 2)",
+}
+
+
+@pytest.mark.needs("bubblewrap")
+def test_tests_that_would_never_run_are_an_error() -> None:
+    found = grade_all(
+        {
+            f"{which}: {code}": (program, PythonTests(code=(code,), entry_point="add"))
+            for code in NEVER_RUN
+            for which, program in {"right": RIGHT_SUM, "wrong": WRONG_SUMS["0"]}.items()
+        }
+    )
+    assert not [name for name, grade in found.items() if getattr(grade, "value", 0)]
+    errors = {code: found[f"right: {code}"] for code in NEVER_RUN}
+    assert {code: str(problem) for code, problem in errors.items()} == NEVER_RUN
+    assert {type(problem) for problem in errors.values()} == {ScoringFailed}
+
+
+@pytest.mark.needs("bubblewrap")
+def test_coroutines_of_the_program_are_awaited() -> None:
+    program = (
+        "import asyncio\nclass Box:\n    async def __aenter__(self): return self\n"
+        "    async def __aexit__(self, *_): self.closed = True\n"
+        "async def add(a, b):\n    await asyncio.sleep(0)\n    return a + b\n"
+        "async def count(n):\n    for i in range(n): yield i\n"
+    )
+    test = (
+        "import asyncio\nasync def test_add():\n    assert await add(2, 3) == {}\n"
+        "    assert await asyncio.gather(add(1, 1), add(2, 2)) == [2, 4]\n"
+        "    assert [i async for i in count(3)] == [0, 1, 2]\n"
+        "    async with Box() as box: pass\n    assert box.closed\n"
+    )
+    assert grade(program, PythonTests(code=(test.format(5),))).value == 1.0
+    found = grade(program, PythonTests(code=(test.format(6),)))
+    assert found.details["tests"][0]["reason"] == "AssertionError (test line 3)"
+
+
 def test_no_program_passes_a_test_that_is_wrong() -> None:
-    programs = ("f = 1", "import os\nos._exit(0)")
+    programs = {"f = 1": "f", "import os\nos._exit(0)": ()}
     given = {
         f"{program}: {code}": (program, PythonTests(code=(code,), entry_point=entry_point))
-        for program in programs
+        for program, entry_point in programs.items()
         for code in WRONG_TESTS
-        for entry_point in ("f", ())
         if "while" not in code
     }
     found = grade_all(given, timeout=5.0)
     assert not [n for n, g in found.items() if isinstance(g, Grade) and g.value]
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_setup_that_fails_is_an_error() -> None:
     tests = PythonTests(code=("assert f(1) == 1",), setup="import nonesuch")
     with pytest.raises(ScoringFailed, match=r"the tests' setup failed: ModuleNotFoundError"):
@@ -496,9 +660,9 @@ def test_without_a_sandbox_the_item_is_an_error(monkeypatch: pytest.MonkeyPatch)
         ),
         ({"code": []}, "there are no tests: code, calls and runs are empty"),
         ({"calls": [{"args": [], "expected": 1}]}, "calls need an entry_point"),
-        ({"code": ["1"], "entry_point": "a-b"}, "entry_point is a name of Python, got 'a-b'"),
-        ({"code": ["1"], "files": {"../x": ""}}, "a file's path is relative"),
-        ({"code": ["1"], "tolerance": 2}, "tolerance is from 0 to 1"),
+        ({"code": ["1"], "entry_point": "a-b"}, "entry_point must be a name of Python, got 'a-b'"),
+        ({"code": ["1"], "files": {"../x": ""}}, "a file's path must be relative"),
+        ({"code": ["1"], "tolerance": 2}, "tolerance must be from 0 to 1"),
     ],
 )
 def test_tests_that_cannot_be_read_are_refused(given: Any, message: str) -> None:
@@ -509,10 +673,11 @@ def test_tests_that_cannot_be_read_are_refused(given: Any, message: str) -> None
 
 @pytest.mark.parametrize("options", [{"tests": 5}, {"timeout": 0}, {"timeout": "5"}, {"memory": 5}])
 def test_wrong_options_are_refused_when_the_rubric_is_made(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="part 'python': (tests|timeout|memory) is"):
+    with pytest.raises(InvalidInput, match="part 'python': (tests|timeout|memory) must be"):
         part(grade_python, **options)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_the_tests_are_found_where_the_sample_has_them() -> None:
     asserts = ["assert f(1) == 1"]
     program = "def f(x): return x"

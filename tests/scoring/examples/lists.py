@@ -10,6 +10,10 @@ LISTS = (
     Example('```json\n["x", "y"]\n```', ["x", "y"], "x; y", 1.0, "JSON in a code block"),
     Example("Answer:\n1. x\n2. y", ["x", "y"], "x; y", 1.0, "lines"),
     Example("These two:\n- x\n- y\nEnjoy!", ["x", "y"], "x; y", 1.0, "what is no item aside"),
+    Example(
+        *(r"\boxed{x}, \boxed{y}, and \boxed{z}", ["x", "y", "z"], "x; y; z"),
+        *(1.0, "boxes that are joined"),
+    ),
     Example("1,2,3", [1, 2, 3], "1; 2; 3", 1.0, "numbers"),
     Example("100,200,300", [100, 200, 300], "100; 200; 300", 1.0, "or one number, if that suits"),
     Example("1,000, 2.50", [1000, 2.5], "1,000; 2.50", 1.0, "numbers by value"),

@@ -16,6 +16,19 @@ EXAMPLES: tuple[Example, ...] = (
     Example(r"\boxed{4}, \ldots\ Final answer: \boxed{6}", "6", "6", 1.0, "called final"),
     Example(r"I can't tell. <!-- \boxed{6} -->", "6", None, 0.0, "a comment is not seen"),
     Example(r"$\boxed{1}$ and $\boxed{2}$", r"\{1,2\}", "1, 2", 1.0, "joined boxes are one answer"),
+    Example(
+        *(r"\boxed{1}, \boxed{2}, and \boxed{3}", r"\{1,2,3\}", "1, 2, 3"),
+        *(1.0, "three of them, too"),
+    ),
+    Example(
+        *(r"$x = \boxed{2}$ and $x = \boxed{-3}$", r"\{2,-3\}", "2, -3"),
+        *(1.0, "solutions of one variable"),
+    ),
+    Example(
+        *(r"$y = \boxed{2}$, $x = \boxed{3}$", "(2,3)", None),
+        *(0.0, "values of two variables are not joined"),
+    ),
+    Example(r"\boxed{4}. Wait, no.", "4", None, 0.0, "taken back"),
     Example(r"\boxed{\boxed{5}}", "5", "5", 1.0, "a box in a box"),
     Example(r"\boxed{\{1, 2\}}", "1, 2", r"\{1, 2\}", 1.0, "escaped braces do not close it"),
     Example(r"It is \boxed 5", "5", "5", 1.0, "a box without braces"),

@@ -25,6 +25,11 @@ MATCH = (
     Example("Rome, Oslo, Paris", "Paris", "Rome, Oslo, Paris", 0.0, "the last of several"),
     Example("- Rome\n- Oslo\n- Paris", "Paris", "- Rome\n- Oslo\n- Paris", 0.0, "in a list, too"),
     Example("It is in Paris, France.", "France", "It is in Paris, France.", 1.0, "no list"),
+    Example(
+        "The answer is Oslo. Wait, no: it is Paris.", "Paris", "it is Paris", 1.0, "taken back"
+    ),
+    Example("The answer is Paris. Wait, no.", "Paris", None, 0.0, "taken back"),
+    Example(r"\boxed{Oslo} or \boxed{Paris}", "Paris", "Oslo or Paris", 0.0, "one of two"),
     Example("The answer is Oslo. The answer is Paris.", "Paris", None, 0.0, "two answers"),
     Example("I don't know. <!-- Paris -->", "Paris", "I don't know.", 0.0, "a comment is not seen"),
     Example(

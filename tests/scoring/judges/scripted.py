@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from heldout.config import Sampling
+from heldout._core.config import Sampling
 from heldout.scoring.judges import EQUALITY, PAIRWISE, THREE_WAY, Question, make_question
 from heldout.types import Completion, Message, ToolSpec, Usage
 

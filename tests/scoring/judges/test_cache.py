@@ -17,6 +17,7 @@ from heldout.models.cache import ResponseCache
 from heldout.scoring.judges import Judge, JudgeVerdict, judge
 from heldout.scoring.judges.judge import CachedReply, VerdictCache
 from heldout.types import Usage
+from tests.conftest import both_loops
 from tests.scoring.judges.scripted import Scripted, said, three_way_question
 
 Run = Callable[..., Any]
@@ -109,7 +110,7 @@ def test_a_verdict_during_which_the_weights_changed_is_not_reused(run: Run) -> N
     assert not ask(run, judge).cached
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_questions_asked_at_once_share_a_look_at_the_weights(run: Run) -> None:
     endpoint = Scripted(said("correct"))
     looks = list[int]()
@@ -226,7 +227,7 @@ def test_a_verdict_that_could_not_be_written_is_used_and_one_warning_says_so(
     assert count_verdicts(path) == 1
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_the_event_loop_goes_on_while_another_process_writes(backend: str, tmp_path: Path) -> None:
     """Both end in time only if the loop goes on to end the other one's transaction."""
     path = tmp_path / "verdicts.db"

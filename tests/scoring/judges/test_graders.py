@@ -14,7 +14,7 @@ from heldout.scoring.judges import Criterion, Judge
 from heldout.scoring.judges.graders import criteria_score
 from heldout.scoring.rubric import Rubric, part
 from heldout.types import Message, Metric, Sample, Stop, ToolCall, Trajectory, Usage
-from tests.conftest import RunEval
+from tests.conftest import RunEval, both_loops
 from tests.scoring.judges.scripted import Scripted, pairwise_question, said
 
 Run = Callable[..., Any]
@@ -118,6 +118,20 @@ def test_a_function_may_say_what_the_question_was(run: Run) -> None:
         shown(run, sample, question=lambda s: None)
     with pytest.raises(InvalidInput, match="functions of the sample"):
         shown(run, sample, question="2+2?")
+
+
+def test_where_the_sample_alone_does_not_say_the_question_is_how_the_conversation_begins(
+    run: Run,
+) -> None:
+    sample = Sample("p", {"question": "Who?", "passage": "Ada wrote it."}, "Ada")
+    asked = Message("user", "Ada wrote it. Who?")
+    trajectory = Trajectory((asked, Message("assistant", "Ada")))
+    endpoint = Scripted(said("equal"))
+    grade = Judge(endpoint).equality()
+    run(partial(grade, "Ada", "Ada", sample=sample, trajectory=trajectory))
+    assert "Ada wrote it. Who?" in endpoint.asked[0][1].text
+    with pytest.raises(InvalidInput, match="'passage' beside 'question'"):
+        run(partial(grade, "Ada", "Ada", sample=sample))
 
 
 @pytest.mark.parametrize("target", [None, "", "  "])
@@ -299,7 +313,7 @@ def test_what_a_pair_cost_is_what_was_asked_for_now(run: Run) -> None:
     assert again.metadata["cached"] is True
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_what_goes_wrong_in_one_order_comes_out_by_itself(run: Run) -> None:
     with pytest.raises(FatalEndpointError, match="401"):
         graded(run, Judge(Scripted(FatalEndpointError("401"))).pairwise())
@@ -363,7 +377,6 @@ def test_a_turn_that_was_cut_off_is_labelled_so(run: Run) -> None:
     assert [block.get("TURN CUT OFF") for block in map(blocks, turns.asked)].count("four") == 1
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_turns_are_judged_one_by_one_with_what_came_before(run: Run) -> None:
     def reply(messages: Sequence[Message]) -> str:
         return met(right="TURN" in blocks(messages), brief=True, rude=False)
@@ -412,7 +425,7 @@ def test_a_trajectory_without_a_model_turn_is_no_answer(run: Run, scope: Any) ->
 
 def test_a_scope_that_a_kind_does_not_have_or_cannot_see_is_refused(run: Run) -> None:
     judge = Judge(Scripted(""))
-    with pytest.raises(InvalidInput, match="scope is one of 'answer', 'trajectory'"):
+    with pytest.raises(InvalidInput, match="scope must be one of 'answer', 'trajectory'"):
         judge.equality(scope="turn")
     with pytest.raises(InvalidInput, match="needs the trajectory"):
         graded(run, judge.equality(scope="trajectory"))

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout import rollout
-from heldout._current_attempt import CurrentAttempt
-from heldout.config import Sampling
+from heldout._core.config import Sampling
+from heldout._core.current_attempt import CurrentAttempt
+from heldout._evals import rollout
 from heldout.errors import (
     FatalEndpointError,
     InvalidInput,
@@ -33,6 +33,7 @@ from heldout.scoring.judges import (
 )
 from heldout.scoring.judges.judge import MAX_FAILURES, MAX_REPLY, json_object
 from heldout.types import Completion, Message, Sample, Score, Trajectory, Usage
+from tests.conftest import both_loops
 from tests.faulty_server import KEY, FaultyServer, answer, status
 from tests.scoring.judges.scripted import Scripted, equality_question, said, three_way_question
 
@@ -144,7 +145,7 @@ def test_usage_is_unknown_where_one_attempt_does_not_say(run: Run) -> None:
 def test_a_transient_failure_is_tried_again_and_is_no_attempt(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.0)
+    monkeypatch.setattr("heldout.models.retries._FIRST_WAIT", 0.0)
     endpoint = Scripted(TransientError("503"), said("correct"))
     verdict = verdict_of(run, Judge(endpoint, attempts=1, retries=1))
     assert (verdict.value, verdict.attempts) == ("correct", 1)
@@ -206,11 +207,11 @@ def test_a_judge_that_gave_one_verdict_is_asked_on(run: Run, cached: bool, tmp_p
 # --- Time ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_a_request_that_takes_too_long_is_tried_again(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.0)
+    monkeypatch.setattr("heldout.models.retries._FIRST_WAIT", 0.0)
     asked: list[int] = []
 
     async def slow(messages: list[Message]) -> str:
@@ -227,13 +228,13 @@ def test_a_request_that_takes_too_long_is_tried_again(
         verdict_of(run, judge)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_a_time_out_of_the_endpoints_own_comes_out_as_it_is(run: Run) -> None:
     with pytest.raises(TimeoutError, match="mine"):
         verdict_of(run, Judge(Scripted(TimeoutError("mine"))))
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_waiting_for_a_place_is_not_counted_in_an_items_time(run: Run) -> None:
     """Two questions, one of them asked by two items, and room for one request."""
 
@@ -259,8 +260,8 @@ def test_waiting_for_a_place_is_not_counted_in_an_items_time(run: Run) -> None:
                 return Score(())
 
             sample = Sample(answer, {"prompt": "q"})
-            saved = Trajectory(())
-            attempt = rollout.Attempt(sample, score_fn=score, timeout=60, trajectory=saved)
+            saved, scored = Trajectory(()), rollout.EvalDefinition((), score)
+            attempt = rollout.Attempt(sample, definition=scored, timeout=60, trajectory=saved)
             assert (await attempt.run()).error is None
 
         async with anyio.create_task_group() as group:
@@ -348,7 +349,7 @@ def ask_together(run: Run, times: int, reply: Callable[[int], str], **settings: 
     return run(main)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_equal_questions_at_the_same_time_are_one_request(run: Run) -> None:
     verdicts, requests = ask_together(run, 5, lambda number: said("correct"))
     assert requests == 1
@@ -356,7 +357,7 @@ def test_equal_questions_at_the_same_time_are_one_request(run: Run) -> None:
     assert sorted(v.cached for v in verdicts) == [False, True, True, True, True]
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_one_who_waited_for_a_failure_asks_again(run: Run) -> None:
     replies = ["hm", said("correct")]
     ends, requests = ask_together(run, 3, lambda number: replies[number - 1], attempts=1)
@@ -364,7 +365,7 @@ def test_one_who_waited_for_a_failure_asks_again(run: Run) -> None:
     assert requests == 2
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_one_who_is_cancelled_leaves_the_question_to_the_next(run: Run) -> None:
     asked = []
 
@@ -404,7 +405,7 @@ def test_one_who_is_cancelled_leaves_the_question_to_the_next(run: Run) -> None:
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@both_loops
 def test_no_more_requests_are_under_way_than_allowed(run: Run) -> None:
     most, now = [0], [0]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from heldout.config import Sampling
+from heldout._core.config import Sampling
 from heldout.errors import NoVerdict
 from heldout.models.local import LocalEndpoint
 from heldout.scoring.judges import Judge, Question

@@ -276,7 +276,7 @@ def test_criteria_that_cannot_be_meant_are_refused(criteria: Any, problem: str) 
         (("a", " "), "has a description"),
         (("a\x07", "x"), "visible characters"),
         (("a" * 300, "x"), "a short id"),
-        (("a", "x", float("nan")), "weight is a number"),
+        (("a", "x", float("nan")), "weight must be a number"),
         (("a", "x", -1, True), "is required, and its weight -1"),
     ],
 )

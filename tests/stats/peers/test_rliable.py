@@ -16,11 +16,11 @@ from rliable import library, metrics
 
 from heldout.stats import (
     BootstrapEstimate,
-    Floats,
     Statistic,
     bootstrap,
     bootstrap_improvement,
 )
+from heldout.stats.intervals import Floats
 from heldout.stats.resampling import improvement_probability
 
 SHAPES = [(10, 26), (100, 5)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +15,16 @@ from typing import Any
 import pytest
 
 from heldout import EvalReport, Sample, Sampling, evaluate
-from heldout.config import EvalConfig
+from heldout._core.config import EvalConfig
+from heldout._evals.rollout import EvalDefinition
+from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput, ResumeMismatch, RunBusy
-from heldout.rollout import EvalDefinition
 from heldout.training import CurveMonitor, CurvePoint, follow_checkpoints, read_points
-from heldout.training.checkpoints import following
+from heldout.training.checkpoints import converting, following, holding
 from heldout.training.checkpoints.following import Follower
-from heldout.training.curve import request_stop
+from heldout.training.curve.points import request_stop
 from heldout.training.loggers import CallableLogger
 from heldout.types import Trajectory
-from heldout.weights import fingerprint
 from tests.processes import wait_until_ended
 from tests.training.checkpoints import saved
 
@@ -79,7 +81,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     monkeypatch.setattr(Follower, "_clock", staticmethod(lambda: folder.now))
     monkeypatch.setattr(Follower, "_sleep", staticmethod(folder.sleep))
     yield folder
-    assert not (folder.run_dir / "converted").exists()
+    for left in ("curve/converted", "curve/held", "ckpt/_heldout_*"):
+        assert not list(tmp_path.glob(left))
 
 
 def results(points: list[CurvePoint]) -> list[tuple[int, str | None]]:
@@ -171,22 +174,8 @@ def test_what_is_not_whole_at_the_end_is_a_skip_with_its_reason(folder: Folder) 
     assert [point.step for point in points] == [10, 20]
 
 
-def test_a_checkpoint_that_disappears_is_a_skip_with_its_reason(folder: Folder) -> None:
-    folder.save(10)
-    folder.save(20)
-    folder.score = lambda trajectory, sample: (
-        shutil.rmtree(folder.path / "checkpoint-20", ignore_errors=True)
-        or saved.score_fn(trajectory, sample)
-    )
-    points = folder.follow()
-    assert results(points) == [(10, hash_of(10))]
-    assert skips(points) == {20: "checkpoint-20 was removed before it could be evaluated"}
-    folder.remove(10)
-    assert results(folder.follow()) == [(10, hash_of(10))]
-
-
 def test_an_empty_folder_that_is_left_of_a_checkpoint_is_a_removed_one(folder: Folder) -> None:
-    for step in (10, 20):
+    for step in (10, 20, 30):
         saved.save_verl(folder.path / f"global_step_{step}", step)
 
     def clean_up(trajectory: Trajectory, sample: Sample) -> float:
@@ -196,8 +185,8 @@ def test_an_empty_folder_that_is_left_of_a_checkpoint_is_a_removed_one(folder: F
 
     folder.score = clean_up
     points = folder.follow()
-    assert results(points) == [(10, hash_of(10))]
-    assert skips(points) == {20: "global_step_20 was removed before it could be evaluated"}
+    assert results(points) == [(10, hash_of(10)), (20, hash_of(20))]
+    assert str(skips(points)[30]).startswith("global_step_30 was removed before it could be evalu")
 
 
 def test_a_killed_eval_goes_on_where_it_was(folder: Folder) -> None:
@@ -271,20 +260,131 @@ def test_one_that_does_not_load_is_a_skip_and_the_next_is_evaluated(folder: Fold
     assert folder.evals == 1
 
 
-def test_one_that_is_overwritten_while_it_is_evaluated_is_evaluated_again(folder: Folder) -> None:
-    folder.save(10)
+def write_in_place(path: Path, content: bytes) -> None:
+    """As `rsync --inplace --times` writes: the same file, of the same size and time."""
+    times = path.stat()
+    with path.open("r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("clones", [True, False])
+def test_one_that_is_overwritten_while_it_is_evaluated_is_evaluated_again(
+    clones: bool, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each point is of the weights that it names, on a file system with clones and without."""
+    if clones:  # what they are to a reader: the same bytes in another file
+        monkeypatch.setattr(
+            holding, "_clone", lambda source, target: bool(shutil.copyfile(source, target))
+        )
+    other = (saved.save(folder.run_dir.parent / "other", 11) / "model.safetensors").read_bytes()
+    path = folder.save(10) / "model.safetensors"
+    answers: list[str] = []
 
     def overwrite(trajectory: Trajectory, sample: Sample) -> float:
+        answers.append(trajectory.answer)
         if len(folder.scored) == 1:
-            folder.save(10, seed=11)
+            write_in_place(path, other)
         return saved.score_fn(trajectory, sample)
 
     folder.score = overwrite
-    assert results(folder.follow()) == [(10, hash_of(11))]
-    assert folder.evals == 2
+    config = replace(saved.CONFIG, max_concurrent=1)
+    assert results(folder.follow(config=config)) == [(10, hash_of(10))]
+    os.utime(path)  # until then it looks as it did
+    assert results(folder.follow(config=config)) == [(10, hash_of(11))]
+    mixed, answers = answers, []
+    for step, seed in ((20, 10), (30, 11)):
+        folder.save(step, seed)
+    folder.scored = ["x"]
+    folder.follow(config=config)
+    assert mixed == answers
+    assert [point.has_result for point in folder.lines()] == [True] * 4
+
+
+@pytest.mark.parametrize("serve", [True, False])
+def test_one_that_is_overwritten_before_it_is_loaded_is_taken_again(
+    serve: bool, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = (saved.save(folder.run_dir.parent / "other", 11) / "model.safetensors").read_bytes()
+    path = folder.save(10) / "model.safetensors"
+    inner = converting.hash_weights
+    hashes: list[str] = []
+
+    def hash_then_overwrite(*given: Any) -> str:
+        hashes.append(inner(*given))
+        if len(hashes) == 1:
+            write_in_place(path, other)
+        return hashes[-1]
+
+    monkeypatch.setattr(following, "hash_weights", hash_then_overwrite)
+    command = f"{sys.executable} {SERVER} {{path}} {{port}} {folder.run_dir.parent / 'pids'}"
+    options = {"serve": command} if serve else {}
+    assert results(folder.follow(**options)) == [(10, hash_of(11))]
     assert [point.skipped for point in folder.lines()] == [
-        *["checkpoint-10 was overwritten while it was evaluated", None]
+        *["checkpoint-10 was overwritten while it was read", None]
     ]
+    assert hashes == [hash_of(10), hash_of(11), hash_of(11)]
+
+
+def test_what_a_trainer_removes_is_evaluated_if_it_was_found_whole(folder: Folder) -> None:
+    """As `save_total_limit=1` does, while the first of three is being loaded."""
+    for step in (10, 20, 30):
+        folder.save(step)
+
+    def rotate(trajectory: Trajectory, sample: Sample) -> float:
+        for step in (10, 20, 30):
+            shutil.rmtree(folder.path / f"checkpoint-{step}", ignore_errors=True)
+        return saved.score_fn(trajectory, sample)
+
+    folder.score = rotate
+    points = folder.follow()
+    assert results(points) == [(10, hash_of(10)), (20, hash_of(20))]
+    assert skips(points) == {
+        30: "checkpoint-30 was removed before it could be evaluated: it was gone after the eval of "
+        "checkpoint-10. Keep more checkpoints (save_total_limit), save fewer, or evaluate fewer "
+        "samples"
+    }
+
+
+def test_one_that_is_removed_between_hash_and_load_is_evaluated(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.save(10)
+    inner = converting.hash_weights
+
+    def hash_then_remove(*given: Any) -> str:
+        hashed = inner(*given)
+        shutil.rmtree(folder.path / "checkpoint-10", ignore_errors=True)
+        return hashed
+
+    monkeypatch.setattr(following, "hash_weights", hash_then_remove)
+    assert results(folder.follow()) == [(10, hash_of(10))]
+
+
+def test_the_model_of_a_checkpoint_is_gone_before_the_next_is_loaded(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    load = AutoModelForCausalLM.from_pretrained
+    models: list[weakref.ref[Any]] = []
+    left: list[int] = []
+
+    def watched(*args: Any, **settings: Any) -> Any:
+        left.append(sum(model() is not None for model in models))
+        model = load(*args, **settings)
+        models.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", watched)
+    for step in (10, 20, 30):
+        folder.save(step)
+    gc.disable()  # what is freed is freed by the follower
+    try:
+        assert len(results(folder.follow())) == 3
+    finally:
+        gc.enable()
+    assert left == [0, 0, 0]
 
 
 def test_what_cannot_be_read_is_refused_at_the_start(folder: Folder) -> None:
@@ -294,6 +394,26 @@ def test_what_cannot_be_read_is_refused_at_the_start(folder: Folder) -> None:
     assert folder.lines() == []
     base = saved.save(folder.path / "base", 99)
     assert results(folder.follow(base=str(base))) == [(10, hash_of(1))]
+
+
+def test_an_adapter_is_put_on_no_other_base_than_its_own(
+    folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base, other = (saved.save(tmp_path / name, seed) for name, seed in (("a", 98), ("b", 99)))
+    path = folder.path / "checkpoint-10"
+    saved.save_adapter(path, 1, base)
+    with pytest.raises(
+        InvalidInput, match=f"is an adapter of {base}, .* {other} has other weights"
+    ):
+        folder.follow(base=str(other))
+    assert not any(point.has_result for point in folder.lines())
+    shutil.copytree(base, tmp_path / "moved")
+    [point] = folder.follow(base=str(tmp_path / "moved"))
+    assert point.has_result
+    assert "cannot be checked" not in caplog.text
+    saved.edit_json(path / "adapter_config.json", base_model_name_or_path="some/model")
+    assert folder.follow(base=str(base))[0].has_result
+    assert "names some/model as the base, and it is put on" in caplog.text
 
 
 def test_metadata_that_is_cut_is_waited_for_and_that_could_run_code_is_a_skip(
@@ -323,8 +443,8 @@ def test_metadata_that_is_cut_is_waited_for_and_that_could_run_code_is_a_skip(
         ({"serve": "vllm serve {path}"}, r"serve has \{port\} somewhere"),
         ({"convert": "cp {path}"}, r"convert has \{out\} somewhere"),
         ({"pattern": "step"}, "a pattern"),
-        ({"poll_seconds": 0}, "poll_seconds is above 0"),
-        ({"label": "a b"}, "label is letters"),
+        ({"poll_seconds": 0}, "poll_seconds must be greater than 0"),
+        ({"label": "a b"}, "label must be letters"),
         ({"config": EvalConfig(cache=True)}, "each checkpoint has answers of its own"),
     ],
 )
@@ -424,7 +544,8 @@ def test_an_executor_gets_the_model_by_its_path(folder: Folder) -> None:
 
     path = folder.save(10)
     points = folder.follow(executor=Elsewhere())
-    assert (asked, len(results(points))) == ([f"hf:{path}"], 1)
+    held = folder.run_dir / "held" / "10" / path.name
+    assert (asked, len(results(points))) == ([f"hf:{held}"], 1)
 
 
 def test_an_eval_whose_items_all_error_is_a_skip_that_names_the_error(folder: Folder) -> None:
@@ -440,7 +561,7 @@ def test_an_eval_whose_items_all_error_is_a_skip_that_names_the_error(folder: Fo
 
 
 def test_two_processes_do_not_write_one_curve(folder: Folder) -> None:
-    from heldout.training.curve import CurveWriter
+    from heldout.training.curve.points import CurveWriter
 
     folder.run_dir.mkdir()
     writer = CurveWriter(folder.run_dir / "curve.jsonl")

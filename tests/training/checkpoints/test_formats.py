@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from heldout._live.weights import fingerprint
 from heldout.errors import EvalFailed, InvalidInput
 from heldout.training.checkpoints import commands
 from heldout.training.checkpoints.converting import (
@@ -36,8 +37,8 @@ from heldout.training.checkpoints.formats import (
     explain_incomplete,
     locate_weights,
 )
-from heldout.weights import fingerprint
 from tests.processes import wait_until_ended
+from tests.tolerances import assert_close
 from tests.training.checkpoints import saved
 
 
@@ -105,7 +106,7 @@ def test_an_adapter_is_loaded_on_its_base(merge: bool, base: Path, tmp_path: Pat
         folder = make_loadable(weights, out, base=str(base), merge=merge)
         loaded = AutoModelForCausalLM.from_pretrained(folder)
         with torch.no_grad():
-            torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
+            assert_close(loaded(ids).logits, model(ids).logits)
 
 
 # --- Is it whole? --------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
             pass
 
 
+@pytest.mark.heavy
 def test_a_trainer_is_followed_through_a_kill(
     tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:

@@ -338,9 +338,9 @@ class HasNoClose:
 
 def test_what_is_not_a_list_of_loggers_is_refused_with_what_to_write() -> None:
     for loggers, message in (
-        (Keeps(), r"loggers is a list: \[logger\], got .*Keeps"),
-        (Loggers, r"loggers is a list: \[logger\], got <class"),
-        (None, r"loggers is a list: \[logger\], got None"),
+        (Keeps(), r"loggers must be a list: \[logger\], got .*Keeps"),
+        (Loggers, r"loggers must be a list: \[logger\], got <class"),
+        (None, r"loggers must be a list: \[logger\], got None"),
         ([Keeps], r"It is a class: make one, Keeps\(…\)"),
         ([Keeps(), print], r"CallableLogger\(fn\) makes one of a function"),
         ("wandb", "a logger has log.* got 'w'"),
@@ -352,8 +352,36 @@ def test_what_is_not_a_list_of_loggers_is_refused_with_what_to_write() -> None:
     for wrong in (None, Keeps, HasNoClose()):
         with pytest.raises(InvalidInput, match="a logger has log"):
             Loggers(wrong)
-    with pytest.raises(InvalidInput, match="capacity is a whole number >= 1, got 0"):
+    with pytest.raises(InvalidInput, match="capacity must be a whole number >= 1, got 0"):
         Loggers(Keeps(), capacity=0)
+
+
+class TrainersOwn:
+    """Of the form that trainers' own loggers have."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[dict[str, float], int | None]] = []
+        self.closed = 0
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.got.append((metrics, step))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_trainers_own_logger_gets_the_numbers_and_stays_open() -> None:
+    own, both = TrainersOwn(), Keeps()
+    both.log_metrics = print  # type: ignore[attr-defined]  # a logger of ours comes first
+    loggers = Loggers(own, both)
+    loggers.log("rl_eval", 30, {"eval_reward": 0.5, "eval_n": 4, "eval_model": "m", "step": 30})
+    loggers.log("rl_eval", 20, skip_of(20))
+    report = loggers.close()
+    assert own.got[0] == ({"rl_eval/reward": 0.5, "rl_eval/n": 4}, 30)
+    assert own.got[1] == ({"rl_eval/skipped": 1, "rl_eval/seconds": 0.5}, 20)
+    assert own.closed == 0
+    assert [r.logger for r in report] == ["TrainersOwn", "Keeps"]
+    assert (len(both.got), both.closed) == (2, 1)
 
 
 # --- Fields ---

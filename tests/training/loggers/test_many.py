@@ -18,8 +18,8 @@ import pytest
 import trackio
 from trackio.sqlite_storage import SQLiteStorage
 
-from heldout.training.curve import read_points
-from heldout.training.dispatcher import AsyncEvalDispatcher
+from heldout.training.background.dispatcher import AsyncEvalDispatcher
+from heldout.training.curve.points import read_points
 from heldout.training.loggers import (
     CallableLogger,
     Loggers,

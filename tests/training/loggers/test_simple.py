@@ -23,7 +23,7 @@ def test_a_function_gets_each_result_at_its_step() -> None:
 
 
 def test_what_is_no_function_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="fn is a function"):
+    with pytest.raises(InvalidInput, match="fn must be a function"):
         CallableLogger(3)
 
 

@@ -99,5 +99,5 @@ def test_a_disk_that_is_full_for_a_while_tears_no_record(tmp_path: Path) -> None
 
 
 def test_what_is_no_folder_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="logdir is the trainer's log directory, got 3"):
+    with pytest.raises(InvalidInput, match="logdir must be the trainer's log directory, got 3"):
         TensorboardLogger(3)

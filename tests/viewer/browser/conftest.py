@@ -1,32 +1,22 @@
-"""Shared by the tests in a real browser: a Chromium, the server in a thread, and a careful page.
-
-They run wherever Playwright and a Chromium are found (HELDOUT_CHROMIUM, or one on the path). With
-HELDOUT_BROWSER_TESTS=1, as in CI, what would be a skip fails.
-"""
+"""Shared by the tests in a real browser: a Chromium, the server in a thread, and a careful page."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from heldout.viewer.pages import Pages
 from heldout.viewer.server import serve
+from tests.system import chromium, require
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
-
-
-def unavailable(reason: str) -> NoReturn:
-    if os.environ.get("HELDOUT_BROWSER_TESTS") == "1":
-        pytest.fail(f"HELDOUT_BROWSER_TESTS=1, but {reason}")
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +25,13 @@ def browser(folder: Path) -> Iterator[Browser]:
 
     So runs are made first, and tests of other modules, which start loops, come after its end.
     """
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        unavailable("playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = os.environ.get("HELDOUT_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if path is None:
-        unavailable("there is no Chromium; HELDOUT_CHROMIUM names one")
+    require("Chromium")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         # Root has no sandbox to give.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
         yield browser
         browser.close()
 

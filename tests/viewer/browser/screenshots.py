@@ -10,6 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from tests.system import chromium
 from tests.viewer.browser.conftest import Server
 from tests.viewer.runs import make_all
 
@@ -38,10 +39,9 @@ def take(folder: Path) -> None:
         make_all(evals)
         shutil.rmtree(evals / "damaged")
         server = Server(evals)
-        path = os.environ.get("HELDOUT_CHROMIUM") or shutil.which("chromium")
         with sync_playwright() as playwright:
             sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-            browser = playwright.chromium.launch(executable_path=path, args=sandbox)
+            browser = playwright.chromium.launch(executable_path=chromium(), args=sandbox)
             for name, (route, height, last) in PAGES.items():
                 for scheme in ("light", "dark") if name == "curve" else ("light",):
                     page = browser.new_page(

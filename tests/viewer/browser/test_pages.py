@@ -8,6 +8,7 @@ import re
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -18,16 +19,23 @@ import pytest
 
 import heldout
 from heldout import EvalResult, Message, Metric, Score, ToolCall, Trajectory
-from heldout._format import number
+from heldout._core.format import number
 from heldout.store.journal import JournalWriter
+from heldout.store.notes import read_notes
 from heldout.store.run_dir import RunDir, RunInfo
 from heldout.viewer import export
 from heldout.viewer.export import _plain_columns, export_runs
+from heldout.viewer.filter import BadFilter, parse, picked_by
 from heldout.viewer.pages import Pages
-from heldout.viewer.where import BadFilter, parse, picked_by
 from tests.viewer.browser.conftest import SIZE, Open, Server
 from tests.viewer.conftest import HOSTILE
-from tests.viewer.runs import make_curve, make_questions, make_two_evals, save_results
+from tests.viewer.runs import (
+    make_curve,
+    make_metrics_only,
+    make_questions,
+    make_two_evals,
+    save_results,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -102,7 +110,24 @@ def check_accessible(page: Page) -> None:
         )
         assert sizes[0] <= sizes[1], width
         check(width, "runOnly: ['scrollable-region-focusable'], ")
+        check_nothing_spills(page)
     page.set_viewport_size(SIZE)
+
+
+def check_nothing_spills(page: Page) -> None:
+    """Assert that no text is drawn beyond its box, over what stands below it."""
+    spilled = page.evaluate(
+        """[...document.querySelectorAll("main *")]
+        .filter((box) => {
+            const { display, overflowY } = getComputedStyle(box);
+            const hasText = [...box.childNodes].some((node) => node.data?.trim());
+            const { scrollHeight: drawn, clientHeight: own } = box;
+            const isBox = box instanceof HTMLElement && display !== "inline" && own > 0;
+            return isBox && hasText && overflowY === "visible" && drawn > own + 8;
+        })
+        .map((box) => [box.tagName, box.className, box.scrollHeight, box.clientHeight])"""
+    )
+    assert spilled == []
 
 
 def settle(page: Page, name: str) -> None:
@@ -300,7 +325,8 @@ def test_nothing_under_the_roots_says_how_to_make_a_run(open_page: Open, tmp_pat
     empty = Server(tmp_path)
     page = open_page(on=empty)
     see(page, "No runs under")
-    see(page, "heldout run FILE")
+    see(page, "heldout run heldout.examples.capitals")
+    see(page, "heldout run FILE --model MODEL")
     empty.close()
 
 
@@ -328,14 +354,7 @@ def test_an_unfinished_run_says_that_its_mean_is_of_what_finished_first(open_pag
 
 
 def test_the_page_of_a_running_eval_follows_it(open_page: Open, tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "live")
-    run.make()
-    run.write_info(RunInfo.new({"experiment_name": "live", "repeats": 1}, {}, asked=9))
-    journal = JournalWriter(run.journal)
-    results = [
-        EvalResult(sample.id, sample, Trajectory(()), Score((Metric("m", 1.0, 1.0),)))
-        for sample in make_questions(4)
-    ]
+    journal, results = begin_run(tmp_path, 4)
     journal.append(0, results[0])
     server = Server(tmp_path)
     page = open_page("#/run/live", on=server)
@@ -350,6 +369,91 @@ def test_the_page_of_a_running_eval_follows_it(open_page: Open, tmp_path: Path) 
     see(page, re.compile(r"about \d+\.\d s left"))
     journal.close()
     server.close()
+
+
+def test_a_running_eval_is_followed_however_slow_its_answers_are(
+    open_page: Open, tmp_path: Path
+) -> None:
+    journal, results = begin_run(tmp_path, 3)
+    for i, result in enumerate(results):
+        journal.append(i, result)
+    server = Server(tmp_path)
+    page = open_page("#/run/live", on=server)
+    see(page, "n 3 of 9")
+    events: list[Any] = []
+    held: list[Any] = []
+
+    def send_event(route: Any) -> None:
+        """One event; the page comes back for the next one after a second of its clock."""
+        events.append(route)
+        body = f"id: {len(events)}\nevent: changed\ndata: {{}}\n\n"
+        route.fulfill(headers={"Content-Type": "text/event-stream"}, body=body)
+
+    page.route("**/api/events*", send_event)
+    page.route("**/api/run?*", lambda route: held.append(route))
+    page.clock.install(time=0)
+    page.reload()
+    page.clock.pause_at(1_000)
+    wait_for(page, lambda: len(held) == 1)
+    page.clock.run_for(1_000)
+    held[0].continue_()  # the answer took a second of the page's clock
+    wait_for(page, lambda: page.locator("h1", has_text="live").count() == 1)
+
+    def pass_seconds(count: int) -> None:
+        """An event comes in each of them, as of an eval that writes all the time.
+
+        The page sets its second when it has seen the last event, which may be after ours began:
+        one second of the clock is then not enough.
+        """
+        for _ in range(count):
+            before = len(events)
+            page.clock.run_for(1_000)
+            for _ in range(500):
+                page.wait_for_timeout(20)
+                if len(events) > before:
+                    break
+                page.clock.run_for(100)
+            assert len(events) > before, "the page came to a standstill"
+
+    pass_seconds(12)
+    assert len(held) == 2  # after a rest of ten seconds at most, and once while it is under way
+    pass_seconds(3)
+    assert len(held) == 2
+    held[1].continue_()
+    pass_seconds(12)
+    assert len(held) == 3
+    held[2].continue_()
+    journal.close()
+    server.close()
+
+
+def begin_run(folder: Path, n: int) -> tuple[JournalWriter, list[EvalResult]]:
+    """An eval of 9 items that is running, its journal still open; and n results to write."""
+    run = RunDir(folder / "live")
+    run.make()
+    run.write_info(RunInfo.new({"experiment_name": "live", "repeats": 1}, {}, asked=9))
+    score = Score((Metric("m", 1.0, 1.0),))
+    results = [EvalResult(one.id, one, Trajectory(()), score) for one in make_questions(n)]
+    return JournalWriter(run.journal), results
+
+
+def wait_for(page: Page, holds: Callable[[], bool]) -> None:
+    """Let a page go on whose clock stands still until something holds."""
+    for turn in range(5_000):  # on a busy machine it takes long, and hardly any of the page's time
+        if holds():
+            return
+        if turn % (1 if turn < 100 else 50) == 0:
+            page.clock.run_for(1)
+        page.wait_for_timeout(20)
+    raise AssertionError("the page came to a standstill")
+
+
+def wait_to_be_asked(page: Page, holds: Callable[[], bool]) -> None:
+    """A page shows "saving…" before its request has come: wait for that one, too."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "the request never came"
+        page.wait_for_timeout(20)
 
 
 # --- Samples ------------------------------------------------------------------------------------
@@ -513,6 +617,7 @@ def test_half_a_field_is_not_searched_and_rows_of_the_last_filter_are_not_opened
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     assert "/samples" in page.url
+    wait_to_be_asked(page, lambda: len(held) > 0)
     assert [url.partition("where=")[2] for url in asked] == ["level%3Ahard"]
     held[0].continue_()
     total = pages.rows("shop-base", "level:hard", "", [], 0, 1)["total"]
@@ -538,6 +643,7 @@ def test_rows_with_a_common_text_are_there_before_they_are_counted(
     page.keyboard.press("j")
     second = page.locator("[role=row][aria-rowindex='2'][aria-selected=true]")
     second.wait_for()
+    wait_to_be_asked(page, lambda: len(held) > 0)
     held[0].continue_()
     total = pages.rows("shop-base", "text:e", "", [], 0, 1)["total"]
     assert total > 100
@@ -588,6 +694,43 @@ def test_a_large_table_has_few_rows_in_the_document(open_page: Open, tmp_path: P
     see(page, "q00000")
     page.locator(".grid").evaluate("box => { box.scrollTop = box.scrollHeight / 2; }")
     see(page, re.compile("^q025"))
+    server.close()
+
+
+def test_rows_that_cannot_be_loaded_are_asked_for_again_after_longer_and_longer_pauses(
+    open_page: Open, tmp_path: Path
+) -> None:
+    score = Score((Metric("m", 1.0, 1.0),))
+    results = [EvalResult(q.id, q, Trajectory(()), score) for q in make_questions(300)]
+    save_results(tmp_path / "many", results)
+    server = Server(tmp_path)
+    page = open_page("#/run/many/samples", on=server)
+    see(page, "300 of 300 rows")
+    asked: list[str] = []
+
+    def refuse(route: Any) -> None:
+        asked.append(route.request.url)
+        route.abort("connectionrefused")
+
+    page.route("**/api/rows*offset=*", refuse)
+    page.clock.install(time=0)
+    page.clock.pause_at(1_000)
+    page.locator(".grid").evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    alert = page.get_by_role("alert")
+    seconds = 1
+    for count in (1, 2, 3, 4):
+        again = f"They are asked for again in {seconds} s."
+        wait_for(page, lambda again=again: alert.filter(has_text=again).count() == 1)
+        wait_for(page, lambda count=count: len(asked) == count)
+        page.clock.run_for(800 * seconds)
+        assert len(asked) == count  # not asked again before its time
+        page.clock.run_for(200 * seconds)
+        seconds *= 2
+    wait_for(page, lambda: alert.filter(has_text="again in 16 s.").count() == 1)
+    page.unroute("**/api/rows*offset=*")
+    alert.get_by_role("button", name="Try again").click()
+    wait_for(page, lambda: page.locator("[role=row]", has_text="refund-299").count() == 1)
+    assert alert.count() == 0
     server.close()
 
 
@@ -749,6 +892,38 @@ def test_all_attempts_of_a_pair_can_be_seen_and_runs_are_compared_in_one_table(
     server.close()
 
 
+def test_long_answers_beside_the_samples_are_cut_and_not_drawn_over_each_other(
+    open_page: Open, tmp_path: Path
+) -> None:
+    for name, reward in (("first", 0.0), ("second", 1.0)):
+        text = "\n\n".join(f"{name} paragraph {i}: " + "words and " * 30 for i in range(40))
+        score = Score((Metric("m", reward, 1.0),))
+        results = [
+            EvalResult(q.id, q, Trajectory((Message("assistant", text),)), score)
+            for q in make_questions(8)
+        ]
+        save_results(tmp_path / name, results)
+    server = Server(tmp_path)
+    page = open_page("#/compare/first/second", on=server)
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        see(page, "from A to B")
+        check_nothing_spills(page)
+        tall = [box.bounding_box() for box in page.locator(".answers .clamp").all()]
+        assert [box is not None and box["height"] < 160 for box in tall] == [True] * 2  # six lines
+    server.close()
+
+
+def test_a_chip_keeps_a_filter_that_was_just_typed(open_page: Open) -> None:
+    page = open_page("#/compare/shop-base/shop-tuned", color_scheme="light")  # of its own
+    see(page, "120 of 120 samples")
+    page.clock.install(time=0)
+    page.clock.pause_at(1_000)  # no pause in typing ends
+    page.get_by_label("Filter samples").fill("level:hard")
+    page.get_by_role("button", name="gained").click()
+    wait_for(page, lambda: "level%3Ahard+gained%3Ayes" in page.url)
+
+
 def test_runs_that_differ_are_compared_only_when_it_is_allowed(open_page: Open) -> None:
     page = open_page("#/compare/shop-base/arithmetic")
     see(page, "Not compared")
@@ -777,7 +952,7 @@ def test_two_points_of_a_curve_show_what_flipped(open_page: Open, pages: Pages) 
     page.get_by_text("All points").click()
     assert "without errored items" in shown(page)
     page.get_by_label("metric").select_option("brief")
-    see(page, "mean brief with its 95% interval")
+    see(page, "brief, without an interval")  # every value is 1, so there is none
 
 
 def test_flips_of_a_curve_are_gone_through_and_none_is_out_of_sight(
@@ -898,7 +1073,155 @@ def test_points_appear_while_a_training_run_writes_them(open_page: Open, tmp_pat
     see(page, "lost")
 
 
+def test_a_curve_without_rewards_opens_on_a_metric_that_it_has(
+    open_page: Open, browser: Browser, tmp_path: Path
+) -> None:
+    make_metrics_only(tmp_path)
+    server = Server(tmp_path)
+    page = open_page("#/curve/metrics-only", on=server)
+    see(page, "no verdict: these evals have no reward")
+    assert page.locator("circle.dot").count() == 9
+    assert page.get_by_label("metric").locator("option").all_inner_texts() == ["accuracy", "late"]
+    assert "skipped or in flight" not in shown(page)
+    page.get_by_label("metric").select_option("late")  # which the last four have
+    wait_for_dots(page, 4)
+    see(page, "an eval without late")
+    assert page.locator("line.missed.unmeasured").count() == 5
+    assert "skipped or in flight" not in shown(page)
+    server.close()
+    out = tmp_path / "out.html"
+    out.write_bytes(export_runs([tmp_path / "metrics-only"]))
+    shared = browser.new_page()
+    shared.goto(f"{out.as_uri()}#/curve/metrics-only")
+    wait_for_dots(shared, 9)
+    shared.get_by_label("metric").select_option("late")
+    wait_for_dots(shared, 4)
+    shared.close()
+
+
+def wait_for_dots(page: Page, count: int) -> None:
+    page.locator(f"circle.dot >> nth={count - 1}").wait_for()
+    page.locator(f"circle.dot >> nth={count}").wait_for(state="detached")
+
+
 # --- Notes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def noted(folder: Path, tmp_path: Path) -> Iterator[Server]:
+    """A server that takes notes on attempts of `arithmetic`, a copy of it."""
+    shutil.copytree(folder / "arithmetic", tmp_path / "arithmetic")
+    server = Server(tmp_path, takes_notes=True)
+    yield server
+    server.close()
+
+
+ATTEMPT = "#/run/arithmetic/sample?id=sum-03&repeat=1"
+
+
+def saved_note(folder: Path) -> str:
+    note = read_notes(RunDir(folder / "arithmetic")).get(("sum-03", 1))
+    return "" if note is None else note.text
+
+
+def test_a_remark_and_a_label_right_after_it_are_one_note(
+    open_page: Open, noted: Server, tmp_path: Path
+) -> None:
+    page = open_page(ATTEMPT, on=noted)
+    asked: list[Any] = []
+
+    def hold_first(route: Any) -> None:
+        asked.append(route)
+        if len(asked) > 1:
+            route.continue_()
+
+    page.route("**/api/note", hold_first)
+    page.get_by_label("remark").fill("forgets to carry")
+    page.get_by_role("button", name="incorrect", exact=True).click()
+    page.get_by_role("button", name="not_attempted", exact=True).click()
+    see(page, "saving…")
+    wait_to_be_asked(page, lambda: len(asked) > 0)
+    assert len(asked) == 1  # the next one waits for it
+    asked[0].continue_()
+    see(page, "written just now")
+    assert len(asked) == 2
+    assert saved_note(tmp_path) == "not_attempted: forgets to carry"
+
+
+def test_an_answer_leaves_what_is_being_typed_as_it_is(
+    open_page: Open, noted: Server, tmp_path: Path
+) -> None:
+    page = open_page(ATTEMPT, on=noted)
+    asked: list[Any] = []
+    page.route("**/api/note", lambda route: asked.append(route))
+    page.get_by_role("button", name="incorrect", exact=True).click()
+    see(page, "saving…")
+    page.keyboard.press("r")
+    page.keyboard.type("forgets to ")
+    wait_to_be_asked(page, lambda: len(asked) == 1)
+    asked[0].continue_()
+    see(page, "not saved yet")
+    assert len(asked) == 1  # half a remark is not sent
+    page.keyboard.type("carry ")
+    page.keyboard.press("Escape")
+    see(page, "saving…")
+    page.keyboard.press("r")
+    wait_to_be_asked(page, lambda: len(asked) == 2)
+    asked[1].continue_()
+    see(page, "written just now")
+    assert page.get_by_label("remark").input_value() == "forgets to carry"
+    assert saved_note(tmp_path) == "incorrect: forgets to carry"
+
+
+def test_a_note_that_could_not_be_written_stays_visible_until_it_is(
+    open_page: Open, noted: Server, tmp_path: Path
+) -> None:
+    page = open_page(ATTEMPT, on=noted)
+    page.route("**/api/note", lambda route: route.abort("connectionrefused"))
+    page.get_by_label("remark").fill("forgets to carry")
+    page.get_by_role("button", name="incorrect", exact=True).click()
+    alert = page.get_by_role("alert")
+    alert.filter(has_text="The note on sum-03 is not saved.").wait_for()
+    check_accessible(page)
+    page.get_by_role("link", name="heldout").click()
+    see(page, "of 1 runs")
+    assert "incorrect forgets to carry" in alert.inner_text()
+    page.unroute("**/api/note")
+    alert.get_by_role("link", name="sum-03").click()
+    page.locator("button[aria-pressed=true]", has_text="incorrect").wait_for()
+    assert page.get_by_label("remark").input_value() == "forgets to carry"
+    alert.get_by_role("button", name="Try again").click()
+    alert.wait_for(state="detached")
+    assert saved_note(tmp_path) == "incorrect: forgets to carry"
+
+
+def test_a_remark_is_written_when_its_page_is_left(
+    open_page: Open, noted: Server, tmp_path: Path
+) -> None:
+    page = open_page(ATTEMPT, on=noted)
+    page.get_by_label("remark").fill("half a thought")
+    with page.expect_response("**/api/note"):
+        page.evaluate("location.hash = '#/runs'")
+    assert saved_note(tmp_path) == "half a thought"
+
+
+def test_a_note_that_somebody_else_changed_is_not_written_over_without_a_word(
+    open_page: Open, noted: Server, tmp_path: Path
+) -> None:
+    page, other = (open_page(ATTEMPT, on=noted) for _ in range(2))
+    other.get_by_role("button", name="correct", exact=True).click()
+    see(other, "written just now")
+    page.get_by_role("button", name="incorrect", exact=True).click()
+    alert = page.get_by_role("alert")
+    alert.filter(has_text="It is now: correct").wait_for()
+    assert saved_note(tmp_path) == "correct"
+    alert.get_by_role("button", name="Write mine over it").click()
+    see(page, "written just now")
+    assert saved_note(tmp_path) == "incorrect"
+    other.get_by_role("button", name="not_attempted", exact=True).click()
+    other.get_by_role("button", name="Discard mine").click()
+    other.locator("button[aria-pressed=true]", has_text="incorrect").wait_for()
+    assert saved_note(tmp_path) == "incorrect"
 
 
 def test_a_reviewer_marks_samples_and_the_exported_file_has_the_notes(
@@ -1270,19 +1593,19 @@ FILTERS = (
 
 def test_a_filter_means_the_same_in_an_exported_file(open_page: Open, pages: Pages) -> None:
     page = open_page()
-    table = pages.table("shop-base")
-    exported = {**_plain_columns(table, frozenset()), "of": len(table)}
+    run = pages.open("shop-base")
+    exported = {**_plain_columns(run.fields, frozenset()), "of": len(run.rows)}
     script = """a.filters.map(([where, sort]) => { try { const terms = m.parse(where);
         return [m.pickedBy(terms, a.table.inputs), m.select(a.table, terms, sort)];
     } catch (problem) { return problem.at; } })"""
     filters = [(where, sort) for where in FILTERS for sort in ("", "-tokens", "level", "-id")]
-    found = module(page, "where.js", script, {"table": exported, "filters": filters})
+    found = module(page, "filter.js", script, {"table": exported, "filters": filters})
     for (where, sort), rows in zip(filters, found, strict=True):
         expected: object
         try:
             expected = [
-                picked_by(parse(where), table.is_input),
-                table.select(where, sort).tolist(),
+                picked_by(parse(where), run.fields.is_input),
+                run.rows.select(where, sort).tolist(),
             ]
         except BadFilter as problem:
             expected = problem.at

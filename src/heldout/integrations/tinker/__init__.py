@@ -13,12 +13,11 @@ weights of its step, so it can be sampled from later, while training goes on.
 
 from __future__ import annotations
 
-from heldout.integrations.versions import check_version
+from heldout._core.versions import check_version
 
 # Before the modules below import the package.
-check_version(
-    "tinker-cookbook", ">=0.5.8,<0.6", why="how its loops call evaluators is not promised"
-)
+SUPPORTED = ">=0.5.8,<0.6"
+check_version("tinker-cookbook", SUPPORTED, why="how its loops call evaluators is not promised")
 
 from heldout.integrations.tinker.endpoint import TinkerEndpoint  # noqa: E402
 from heldout.integrations.tinker.evaluator import HeldoutEvaluator  # noqa: E402

@@ -10,23 +10,25 @@ from typing import Any
 import tinker
 from tinker_cookbook import renderers
 
-from heldout.chat.tool_calls import call_id, next_call_number
-from heldout.config import Sampling
+from heldout._core.chat.tool_calls import call_id, next_call_number
+from heldout._core.config import Sampling
+from heldout._core.secrets import remove_secrets
 from heldout.errors import (
     ContextFull,
     EndpointError,
     FatalEndpointError,
     InvalidInput,
+    ModelRefused,
     TransientError,
     Unreachable,
     printable_error,
 )
+from heldout.models.http import TRANSIENT
 from heldout.types import Completion, ContentPart, Message, ToolCall, ToolSpec, Usage
 
 KEY_VARIABLE = "TINKER_API_KEY"
-_FATAL = (401, 402, 404)
-"""The key, the account or the weights: every other request would fail, too."""
-_TRANSIENT = (408, 409, 425, 429)
+_FATAL = (401, 402)
+"""The key or the account: every other request would fail, too."""
 _TOO_LONG = ("context window", "context length", "too long", "max_tokens exceeds")
 
 
@@ -125,10 +127,13 @@ class TinkerEndpoint:
         status = problem.status_code if isinstance(problem, tinker.APIStatusError) else 0
         if status in (400, 413, 422) and any(words in text.lower() for words in _TOO_LONG):
             return ContextFull(text)
-        # A 403 is about the key until a request was allowed; after that, about this one request.
+        # A 403 is about the key until a request was allowed, and a 404 about the weights; after
+        # that they are about this one request.
         if status in _FATAL or (status == 403 and not self._has_answered):
             return FatalEndpointError(text)
-        if status in _TRANSIENT or status >= 500:
+        if status == 404 and not self._has_answered:
+            return ModelRefused(text)
+        if status in TRANSIENT or status >= 500:
             return TransientError(text)
         return EndpointError(text)
 
@@ -150,7 +155,7 @@ def stop_sequences(renderer: Any, sampling: Sampling) -> list[Any] | None:
 def without_key(text: str) -> str:
     """The text with the API key replaced by the name of its variable."""
     key = os.environ.get(KEY_VARIABLE)
-    return text.replace(key, f"({KEY_VARIABLE})") if key else text
+    return remove_secrets(text, [key], f"({KEY_VARIABLE})") if key else text
 
 
 # --- Messages -----------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ could not run is a skip with its reason on the curve, and `…/skipped` in the m
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -24,8 +23,17 @@ import anyio.to_thread
 import msgspec
 from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
 
-from heldout.config import MAX_ERROR_RATE, EvalConfig, Sampling
-from heldout.engine import Evaluation
+from heldout._core.config import MAX_ERROR_RATE, EvalConfig, Sampling
+from heldout._core.temporary import TemporaryFolder
+from heldout._evals.engine import Evaluation
+from heldout._evals.rollout import (
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+    own_pass_threshold,
+    turn_limit,
+)
 from heldout.errors import InvalidInput
 from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences, without_key
 from heldout.integrations.tinker.loops import (
@@ -39,23 +47,17 @@ from heldout.integrations.tinker.loops import (
     schedule,
     scheduled_metrics,
 )
-from heldout.rollout import (
-    EnvironmentFactory,
-    EvalDefinition,
-    PrepareMessages,
-    ScoreFn,
-    turn_limit,
-)
 from heldout.store.columns import PARQUET_FROM
 from heldout.store.run_dir import RunDir
-from heldout.training.curve import CurvePoint, read_points
-from heldout.training.curve_file import CurveFile, open_curve_file
-from heldout.training.dispatcher import get_async_eval_dispatcher
-from heldout.training.judging import judge_by_default
-from heldout.training.metrics import number_fields
-from heldout.training.results import pending_point, point_of, skip_of
-from heldout.training.run_eval import check_samples, describe, reserve_name
-from heldout.training.scheduled import Scheduled
+from heldout.training.background.dispatcher import get_async_eval_dispatcher
+from heldout.training.background.jobs import Scheduled
+from heldout.training.curve.curve_file import CurveFile, open_curve_file
+from heldout.training.curve.point_fields import number_fields
+from heldout.training.curve.points import CurvePoint, read_points
+from heldout.training.curve.publishing import judge_by_default
+from heldout.training.curve.scheduled_points import pending_point, point_of, skip_of
+from heldout.training.reasons import describe
+from heldout.training.run_eval import check_samples, reserve_name
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")
@@ -118,22 +120,24 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         timeout: float | None = 600.0,
         retries: int = 4,
         max_error_rate: float | None = MAX_ERROR_RATE,
-        pass_threshold: float = 0.5,
+        pass_threshold: float | None = None,
         run_dir: str | Path | None = None,
         step: Callable[[], int] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
-            raise InvalidInput(f"name is letters, digits, _ and -, got {name!r}")
+            raise InvalidInput(f"name must be letters, digits, _ and -, got {name!r}")
         if not hasattr(renderer, "build_generation_prompt"):
             raise InvalidInput(
-                f"renderer is one of tinker_cookbook.renderers, got {renderer!r:.100}"
+                f"renderer must be one of tinker_cookbook.renderers, got {renderer!r:.100}"
             )
         if context_window is not None and context_window < 1:
-            raise InvalidInput(f"context_window is a number of tokens, got {context_window!r}")
+            raise InvalidInput(f"context_window must be a number of tokens, got {context_window!r}")
         definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
         sampling = replace(sampling or Sampling(), max_tokens=max_tokens)
         if sampling.temperature and sampling.seed is None:
             sampling = replace(sampling, seed=0)  # the same weights, the same summary
+        if sampling.extra_body or sampling.stream:
+            raise InvalidInput("sampling.extra_body and sampling.stream are for servers")
         stop_sequences(renderer, sampling)
         self._config = EvalConfig(
             sampling=sampling,
@@ -145,7 +149,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             timeout=timeout,
             retries=retries,
             max_error_rate=max_error_rate,
-            pass_threshold=pass_threshold,
+            pass_threshold=own_pass_threshold(pass_threshold, definition),
         )
         self._definition = replace(definition, samples=tuple(check_samples(definition)))
         self._endpoint = partial(
@@ -316,7 +320,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         prefix = "unplaced" if step is None else f"{step.number:08d}"
         pending = pending_point(self.name, 0 if step is None else step.number)
         if directory is None:
-            parent: Any = tempfile.TemporaryDirectory(prefix="heldout-")
+            parent: Any = TemporaryFolder("eval")
         else:
             parent = nullcontext(directory / "steps")
         with parent as output_dir:

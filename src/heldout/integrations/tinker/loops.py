@@ -18,6 +18,7 @@ The loops of distillation have no such function: there, the evaluators of the co
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -33,9 +34,9 @@ from tinker_cookbook.eval.evaluators import SamplingClientEvaluator, TrainingCli
 from tinker_cookbook.utils import ml_log, trace
 
 from heldout.errors import InvalidInput
-from heldout.training.curve_file import numbered_names
-from heldout.training.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
-from heldout.training.scheduled import Scheduled
+from heldout.training.background.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
+from heldout.training.background.jobs import Scheduled
+from heldout.training.curve.curve_file import numbered_names
 
 log = logging.getLogger("heldout")
 
@@ -165,9 +166,10 @@ def _async_type(config_type: Any) -> Any:
         "__qualname__": config_type.__qualname__,
         "__annotations__": {},
     }
-    if _is_distillation(config_type):
-        namespace["__annotations__"] = {"evaluator_builders": list[Any]}
-        namespace["evaluator_builders"] = chz.field(default_factory=list, munger=_async_builders)
+    for field in ("evaluator_builders", "infrequent_evaluator_builders"):
+        if field in config_type.__chz_fields__:
+            namespace["__annotations__"][field] = list[Any]
+            namespace[field] = chz.field(default_factory=list, munger=_async_builders)
     return chz.chz(type(config_type.__name__, (AsyncEvals, config_type), namespace))
 
 
@@ -177,11 +179,13 @@ def _is_distillation(config_type: type) -> bool:
 
 def _async_builders(config: Any, builders: list[Any]) -> list[Any]:
     originals = [b.builder if isinstance(b, AsyncBuilder) else b for b in builders]
-    return [b if hasattr(b, "evaluator") else AsyncBuilder(b, config) for b in originals]
+    return [
+        b.made_async() if hasattr(b, "evaluator") else AsyncBuilder(b, config) for b in originals
+    ]
 
 
 class AsyncBuilder:
-    """A builder of a config whose loop counts its evals; called once, as a training begins."""
+    """A builder of an asynchronous config; called once, as a training begins."""
 
     def __init__(self, builder: Any, config: Any) -> None:
         self.builder, self._config = builder, config
@@ -194,9 +198,13 @@ class AsyncBuilder:
         return self
 
     def __call__(self) -> Any:
-        """Build the evaluator, wrapped where it can be scheduled."""
+        """Build the evaluator, wrapped where nothing of its loop is replaced to schedule it."""
         evaluator = self.builder()
         if not _is_schedulable(evaluator):
+            return evaluator
+        if current_training() is None:
+            warn_of_inline(self._config.log_path)
+        if not _is_distillation(type(self._config)):
             return evaluator
         return AsyncEvaluator(evaluator, Cadence.of(self._config).next_step)
 
@@ -227,6 +235,27 @@ def _is_schedulable(evaluator: Any) -> bool:
     return not (
         isinstance(evaluator, TrainingClientEvaluator)
         or getattr(evaluator, "schedules_itself", False)
+    )
+
+
+_warned_of_inline: set[str] = set()
+
+
+def warn_of_inline(log_path: str) -> None:
+    """Say, once for a training, that its evaluators run inline though they were to be asynchronous.
+
+    The package's own loops do what is missing, or are refused; a loop of the user's may not.
+    """
+    if log_path in _warned_of_inline:
+        return
+    _warned_of_inline.add(log_path)
+    missing = "the training loop has not called ml_log.setup_logging(config=config) before"
+    if get_async_eval_dispatcher() is None:
+        missing = "there is no `async with AsyncEvalDispatcher(run_dir=…):` around the training"
+    log.warning(
+        "async_eval=True, but %s: evaluators of %s run inline, and training waits for them",
+        missing,
+        log_path,
     )
 
 
@@ -407,9 +436,12 @@ def _replace_functions() -> None:
 
 
 def _keep_logger_open(setup_logging: Any) -> Any:
+    signature = inspect.signature(setup_logging)
+
     @wraps(setup_logging)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        config, dispatcher = kwargs.get("config"), get_async_eval_dispatcher()
+        config = signature.bind(*args, **kwargs).arguments.get("config")
+        dispatcher = get_async_eval_dispatcher()
         if dispatcher is not None and (previous := _trainings.pop(dispatcher, None)) is not None:
             previous.close()  # before the next training begins a run of a tracker
         if not isinstance(config, AsyncEvals):
@@ -436,6 +468,8 @@ def _schedule_rl(run_single_evaluation: Any) -> Any:
         evaluator: Any, config: Any, i_batch: int, *args: Any, **kwargs: Any
     ) -> Any:
         training = current_training()
+        if training is None and isinstance(config, AsyncEvals):
+            warn_of_inline(config.log_path)  # type: ignore[attr-defined]
         run = partial(run_single_evaluation, evaluator, config, i_batch, *args, **kwargs)
         if training is None or not _is_schedulable(evaluator):
             return await run()

@@ -17,8 +17,9 @@ from tinker_cookbook import checkpoint_utils
 from heldout.errors import InvalidInput
 from heldout.integrations.tinker.endpoint import without_key
 from heldout.integrations.tinker.evaluator import HeldoutEvaluator
-from heldout.integrations.tinker.loops import LoopStep, with_async_evals
-from heldout.training.run_eval import describe
+from heldout.integrations.tinker.loops import LoopStep, warn_of_inline, with_async_evals
+from heldout.training.background.dispatcher import get_async_eval_dispatcher
+from heldout.training.reasons import describe
 
 log = logging.getLogger("heldout")
 
@@ -26,8 +27,12 @@ log = logging.getLogger("heldout")
 class EvaluatorBuilder:
     """An evaluator in a config. The loop calls it once, as a training begins."""
 
-    def __init__(self, evaluator: HeldoutEvaluator, config: Any) -> None:
-        self.evaluator, self._config = evaluator, config
+    def __init__(self, evaluator: HeldoutEvaluator, config: Any, *, is_async: bool = False) -> None:
+        self.evaluator, self._config, self._is_async = evaluator, config, is_async
+
+    def made_async(self) -> EvaluatorBuilder:
+        """Return it for a config whose evaluators run asynchronously."""
+        return EvaluatorBuilder(self.evaluator, self._config, is_async=True)
 
     def to_dict(self) -> dict[str, Any]:
         """What the package logs of it, with the rest of the config."""
@@ -40,6 +45,9 @@ class EvaluatorBuilder:
 
     def __call__(self) -> HeldoutEvaluator:
         """Begin the evaluator's curve, and return it."""
+        # It schedules itself wherever there is a dispatcher, whatever the loop has called.
+        if self._is_async and get_async_eval_dispatcher() is None:
+            warn_of_inline(self._config.log_path)
         self.evaluator.begin(self._config)
         return self.evaluator
 

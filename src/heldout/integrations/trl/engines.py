@@ -8,8 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from heldout.errors import EndpointError
-from heldout.training.rollouts import Generate, Generated
+from heldout._core.checks import check_texts
+from heldout._live.decoding import unwrap
+from heldout._live.decoding.checking import LogitsChecks, WrongLogits
+from heldout._live.decoding.own_generate import refuse_wrong_generate
+from heldout.errors import EndpointError, FatalEndpointError
+from heldout.rollouts.generating import Generate, Generated
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 """Settings that mean nothing to a greedy turn."""
@@ -33,10 +37,13 @@ def _transformers_generate(trainer: Any, *, greedy: bool) -> Generate:
     Sampled turns draw from torch's global generator, like TRL's; greedy ones draw nothing.
     """
     import torch
+    from transformers import LogitsProcessorList
     from trl.models.utils import unwrap_model_for_generation
 
     tokenizer, end_ids = trainer._tokenizer, set(trainer.eos_token_ids)
     max_length = max_context_length(trainer)
+    checks = LogitsChecks()
+    sharded = trainer._dist.is_zero3 or trainer._dist.is_fsdp
     config = copy.deepcopy(trainer.generation_config)
     if greedy:
         config.do_sample = False
@@ -61,10 +68,14 @@ def _transformers_generate(trainer: Any, *, greedy: bool) -> Generate:
             trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
         ):
             device = trainer.accelerator.device
+            # Each process has other prompts, and a sharded model would have all of them check.
+            if greedy and not sharded and not model.training:
+                _refuse_wrong_generate(model, tokenizer, prompts, checks)
             out = model.generate(
                 input_ids=torch.tensor(rows, device=device),
                 attention_mask=torch.tensor(mask, device=device),
                 generation_config=config,
+                logits_processor=LogitsProcessorList([_refuse_not_finite]),
             )
         return [list(map(int, row)) for row in out[:, width:].tolist()]
 
@@ -87,6 +98,25 @@ def _transformers_generate(trainer: Any, *, greedy: bool) -> Generate:
         return [turns[i] for i in range(len(prompts))]
 
     return generate
+
+
+def _refuse_wrong_generate(
+    model: Any, tokenizer: Any, prompts: list[list[int]], checks: LogitsChecks
+) -> None:
+    try:
+        refuse_wrong_generate(unwrap(model), tokenizer, prompts, checks)
+    except WrongLogits as error:
+        raise FatalEndpointError(
+            f"the trainer's generate does not give the logits of this model's own forward pass: "
+            f"{error}"
+        ) from None
+
+
+def _refuse_not_finite(_: Any, scores: Any) -> Any:
+    """Raise where the next token would be chosen from no numbers; greedily, it would be some."""
+    if not bool((scores.amax(-1).abs() < float("inf")).all()):
+        raise EndpointError("the model's logits are not finite: it has diverged, or they overflow")
+    return scores
 
 
 def cut_at_end(ids: list[int], end_ids: set[int]) -> Generated:
@@ -160,7 +190,8 @@ def _vllm_settings(engine: Any, *, greedy: bool, stop: Sequence[str]) -> dict[st
     if greedy:
         settings = {k: v for k, v in settings.items() if k not in _SAMPLING} | {"temperature": 0.0}
     if stop:
-        settings["stop"] = [*(settings.get("stop") or []), *stop]
+        own = check_texts("generation_kwargs['stop']", settings.get("stop"))
+        settings["stop"] = [*own, *stop]
     return settings | {"n": 1, "logprobs": 0}  # 0 besides that of the sampled token
 
 

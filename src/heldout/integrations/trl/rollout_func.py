@@ -10,28 +10,33 @@ import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from heldout.chat.messages import message_of, messages_of, to_chat_api
-from heldout.datasets import distinct
-from heldout.errors import InvalidInput, SystemicFailure
-from heldout.integrations.trl.engines import engine_awake, make_generate, max_context_length
-from heldout.integrations.trl.rollout_phase import RolloutPhase, RolloutPhaseEvals
-from heldout.integrations.versions import check_version
-from heldout.rendering.examine import examine
-from heldout.rendering.segments import Render, Segments, Template
-from heldout.rollout import (
+from heldout._core.chat.messages import message_of, to_chat_api
+from heldout._core.chat.questions import likely_question, question_of
+from heldout._core.checks import check_texts
+from heldout._core.versions import check_version
+from heldout._evals.rollout import (
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
+    define_rollouts,
     turn_limit,
 )
+from heldout._live.rendering.examine import examine
+from heldout._live.rendering.segments import Render, Segments, Template
+from heldout.datasets import distinct
+from heldout.errors import InvalidInput, SystemicFailure
+from heldout.integrations.trl.engines import engine_awake, make_generate, max_context_length
+from heldout.integrations.trl.rollout_phase import RolloutPhase, RolloutPhaseEvals
+from heldout.rollouts.generating import Rollout, rollout_batch
+from heldout.store.resume import as_stored
 from heldout.training.periodic_eval import PeriodicEval
-from heldout.training.rollouts import Rollout, rollout_batch
 from heldout.types import Message, Sample
 
+SUPPORTED = ">=1.16,<2"
 MAX_MISMATCHED = 0.05
 """The share of rollouts that may be dropped because of the chat template."""
 
@@ -58,10 +63,7 @@ def to_dataset(
     """
     from datasets import Dataset
 
-    if isinstance(samples, EvalDefinition):
-        definition = EvalDefinition.of(samples, None, prepare_messages)
-        samples, prepare_messages = definition.samples, definition.prepare_messages
-    items = _prepare_items(samples, prepare_messages)
+    items = _prepare_items(define_rollouts(samples, prepare_messages=prepare_messages))
     # Arrow takes text or parts in a column, not both.
     in_parts = any(isinstance(m.content, list) for item in items for m in item.prompt)
     rows = []
@@ -84,7 +86,7 @@ def build_rollout_func(
     segments: Segments | Literal["auto"] = "auto",
     prepare_messages: PrepareMessages | None = None,
     duplicates: Duplicates = "refuse",
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] | None = None,
     timeout: float | None = None,
     render: Render | None = None,
     evals: Sequence[PeriodicEval] = (),
@@ -110,8 +112,8 @@ def build_rollout_func(
         prepare_messages: Makes a sample's opening messages; it cannot be async.
         duplicates: What to do with samples that share a prompt, which cannot be told apart:
             `refuse` them, use the `first`, or a function that chooses one.
-        stop: Texts that end a model turn, as `Sampling.stop` in an eval: they are no part of the
-            message, and their tokens are the model's own.
+        stop: Texts that end a model turn, or one text, as `Sampling.stop` in an eval: they are no
+            part of the message, and their tokens are the model's own.
         timeout: Seconds for one rollout.
         render: Used in place of the chat template of the trainer's tokenizer.
         evals: Evals that run inside the rollout phase; see `in_rollout_phase`.
@@ -123,19 +125,17 @@ def build_rollout_func(
     """
     # What another version does with prompts and masks cannot be seen from outside: it would train
     # on wrong tokens without a word.
-    check_version(
-        "trl",
-        ">=1.16,<2",
-        install="heldout[trl]",
-        why="rollout_func is experimental, and this was tested with 1.16.0",
-    )
+    why = "rollout_func is experimental, and this was tested with 1.16.0"
+    check_version("trl", SUPPORTED, why=why)
     definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
-    turns = turn_limit(max_turns, definition)
-    items = _prepare_items(definition.samples, definition.prepare_messages)
+    turns, stops = turn_limit(max_turns, definition), check_texts("stop", stop)
+    items = _prepare_items(definition)
     for item in items:
         _check_text(item)
     by_prompt = _index_by_prompt(items, duplicates)
     openings = {item.sample.id: item.opening for item in by_prompt.values()}
+    # As the dataset has them: made once, so that a prompt and its rollout agree.
+    definition = replace(definition, prepare_messages=lambda sample: list(openings[sample.id]))
     modes: weakref.WeakKeyDictionary[Any, Segments] = weakref.WeakKeyDictionary()
     mismatches = _MismatchCounter()
     phase_evals = RolloutPhaseEvals(evals)
@@ -158,22 +158,21 @@ def build_rollout_func(
             per_turn = trainer.max_completion_length
         if max_length is None:
             max_length = max_context_length(trainer)
-        template = Template(renderer, segments=modes[trainer], stop=stop)
+        template = Template(renderer, segments=modes[trainer], stop=stops)
         phase = RolloutPhase(weakref.ref(trainer), template, per_turn, max_length)
         with engine_awake(trainer):
             phase_evals.run_due(trainer, phase)
+            samples = [_find_item(prompt, by_prompt).sample for prompt in prompts]
             rollouts = rollout_batch(
-                [_find_item(prompt, by_prompt).sample for prompt in prompts],
-                definition.environment_factory,
+                replace(definition, samples=samples),
+                None,
                 renderer,
-                make_generate(trainer, greedy=not trainer.model.training, stop=stop),
+                make_generate(trainer, greedy=not trainer.model.training, stop=stops),
                 turns,
                 per_turn,
                 max_length,
-                score_fn=definition.score_fn,
-                prepare_messages=lambda sample: list(openings[sample.id]),
                 segments=modes[trainer],
-                stop=stop,
+                stop=stops,
                 timeout=timeout,
             )
         _check_rollouts(rollouts, modes[trainer])
@@ -277,16 +276,15 @@ class _DatasetItem:
     """The prompt in the dataset: the opening, or the sample's input where there is none."""
 
 
-def _prepare_items(
-    samples: Iterable[Sample], prepare_messages: PrepareMessages | None
-) -> list[_DatasetItem]:
+def _prepare_items(definition: EvalDefinition) -> list[_DatasetItem]:
     """Make the opening messages of all samples, once, so that dataset and rollouts agree."""
     items: list[_DatasetItem] = []
-    for sample in distinct(samples, wanted="a rollout starts from a Sample"):
-        if prepare_messages is None:
-            opening = messages_of(sample.input, f"sample {sample.id!r}: input")
+    for sample in distinct(definition.samples, wanted="a rollout starts from a Sample"):
+        as_stored(sample)
+        if definition.prepare_messages is None:
+            opening = question_of(sample).messages
         else:
-            opening = prepare_messages(sample)
+            opening = definition.prepare_messages(sample)
             if not isinstance(opening, list | tuple):
                 raise InvalidInput(
                     f"sample {sample.id!r}: prepare_messages returns a list of messages, got "
@@ -294,10 +292,8 @@ def _prepare_items(
                 )
         prompt = list(opening)
         if not prompt:
-            try:
-                prompt = messages_of(sample.input)
-            except InvalidInput:  # any input will do for an environment that reads it itself
-                prompt = [Message("user", "")]
+            # Any input will do for an environment that reads it itself.
+            prompt = likely_question(sample) or [Message("user", "")]
         items.append(_DatasetItem(sample, list(opening), prompt))
     if not items:
         raise InvalidInput("there are no samples to train on")
@@ -333,7 +329,7 @@ def _index_by_prompt(items: list[_DatasetItem], duplicates: Duplicates) -> dict[
         return {key: _choose_item(group, duplicates) for key, group in groups.items()}
     if duplicates not in ("refuse", "first"):
         raise InvalidInput(
-            f"duplicates is 'refuse', 'first' or a function that chooses, got {duplicates!r}"
+            f"duplicates must be 'refuse', 'first' or a function that chooses, got {duplicates!r}"
         )
     shared = [group for group in groups.values() if len(group) > 1]
     if shared:
@@ -548,10 +544,7 @@ def _check_datasets(trainer: Any, by_prompt: dict[str, _DatasetItem]) -> None:
 
 
 def _make_renderer(trainer: Any) -> Render:
-    from heldout.rendering.chat_templates import ChatRenderer
+    from heldout.integrations.transformers import trainer_format
 
-    tokenizer = trainer._tokenizer
-    template = trainer.chat_template
-    if template is None and not tokenizer.chat_template:
-        template = getattr(trainer.processing_class, "chat_template", None)
-    return ChatRenderer(tokenizer, chat_template=template, **trainer.chat_template_kwargs)
+    chat = trainer_format(trainer, trainer.args, trainer.processing_class)
+    return chat.renderer(trainer._tokenizer)

@@ -18,23 +18,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from heldout._fingerprint import describe_tokenizer
-from heldout.chat.reasoning import without_reasoning
-from heldout.config import MAX_ERROR_RATE, Sampling
-from heldout.errors import InvalidInput
-from heldout.integrations.trl.engines import cut_at_end, make_generate, reset_prefix_cache
-from heldout.models.batch import Answered, Request
-from heldout.rendering.segments import Template
-from heldout.rollout import (
+from heldout._core.config import MAX_ERROR_RATE, Sampling
+from heldout._evals.rollout import (
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
     turn_limit,
 )
+from heldout._live.decoding.model import explain_not_finite
+from heldout._live.rendering.segments import Template
+from heldout._live.weights import explain_sharding
+from heldout._reasoning import without_reasoning
+from heldout.errors import InvalidInput
+from heldout.integrations.trl.engines import cut_at_end, make_generate, reset_prefix_cache
+from heldout.models.batch import Answered, Request
+from heldout.rollouts.generating import Generated, Transcript
+from heldout.store.fingerprint import describe_tokenizer
 from heldout.training.periodic_eval import PeriodicEval
-from heldout.training.rollouts import Generated, Transcript
-from heldout.training.runner import AnswerFilter, KeepGoing, Runner, no_model
+from heldout.training.runner import AnswerFilter, KeepGoing, Runner, no_model, threshold_of
 from heldout.training.settings import EnvironmentSettings
 from heldout.types import Completion, Message
 
@@ -73,6 +75,7 @@ def in_rollout_phase(
         timeout: Seconds for one sample, without waiting for the model.
         max_error_rate: Above this share of errored samples an eval is a skip; 1 accepts any.
     """
+    threshold = threshold_of(score_fn)
     if isinstance(score_fn, EvalDefinition):
         definition = EvalDefinition.of(score_fn, None, prepare_messages, environment_factory)
         score_fn, prepare_messages = definition.score_fn, definition.prepare_messages
@@ -80,7 +83,7 @@ def in_rollout_phase(
         max_turns = turn_limit(max_turns, definition)
     for name, value in (("max_new", max_new), ("rows", rows)):
         if value is not None and value < 1:
-            raise InvalidInput(f"{name} is at least 1, got {value}")
+            raise InvalidInput(f"{name} must be at least 1, got {value}")
     max_new = EnvironmentSettings.from_environment().max_new or max_new
     prototype = Runner(
         no_model,
@@ -93,7 +96,7 @@ def in_rollout_phase(
         timeout=timeout,
         max_error_rate=max_error_rate,
     )
-    return RolloutPhaseBuilder(prototype, max_new, rows)
+    return RolloutPhaseBuilder(prototype, max_new, rows, pass_threshold=threshold)
 
 
 @dataclass(eq=False, slots=True)
@@ -119,6 +122,8 @@ class RolloutPhaseBuilder:
     rows: int | None
     phase: RolloutPhase | None = None
     """The latest one, which may be over."""
+    pass_threshold: float | None = None
+    """The reward that passes, of the `EvalDefinition` that it was made of; None without one."""
     _decoder: tuple[Any, Any] | None = field(default=None, repr=False)
     """The model and its decoder, kept from one eval to the next."""
 
@@ -137,6 +142,8 @@ class RolloutPhaseBuilder:
             raise InvalidInput(
                 "this eval runs inside the rollout phase, with the model of that trainer only"
             )
+        if explain_sharding(model) is None and (reason := explain_not_finite(model)) is not None:
+            raise InvalidInput(reason)
         max_new = phase.per_turn_max_tokens if self.max_new is None else self.max_new
         with_vllm = trainer.use_vllm and phase.active
         rows = self.rows or (VLLM_ROWS if with_vllm else TRANSFORMERS_ROWS)
@@ -150,17 +157,21 @@ class RolloutPhaseBuilder:
         else:
             decoder = self._find_decoder(trainer, rows, keep=phase.active)
             engine = _decoder_engine(decoder, trainer, decoding)
+        from heldout.integrations.transformers import trainer_format
+
+        conversations = _TokenConversations(phase, max_new, engine)
+        chat = trainer_format(trainer, trainer.args, trainer.processing_class)
         return replace(
             self.prototype,
-            answer=_TokenConversations(phase, max_new, engine).answer,
+            answer=conversations.answer,
             sampling=Sampling(max_tokens=max_new, stop=phase.template.stop),
             rows=rows,
-            describe=lambda: dict(decoding),
-            identity=describe_tokenizer(trainer._tokenizer),
+            describe=lambda: {**decoding, **conversations.describe()},
+            identity=describe_tokenizer(trainer._tokenizer, chat.template, chat.kwargs),
         )
 
     def _find_decoder(self, trainer: Any, rows: int, *, keep: bool) -> Any:
-        from heldout.decoding import Decoder
+        from heldout._live.decoding import Decoder
 
         if self._decoder is not None and self._decoder[0] is trainer.model:
             decoder = self._decoder[1]
@@ -209,7 +220,7 @@ class RolloutPhaseEvals:
         self._evals: list[tuple[PeriodicEval, RolloutPhaseBuilder]] = []
         for periodic in evals:
             if not isinstance(periodic, PeriodicEval):
-                raise InvalidInput(f"evals are PeriodicEvals, got {periodic!r:.100}")
+                raise InvalidInput(f"evals must be PeriodicEvals, got {periodic!r:.100}")
             builder = periodic.runner_builder
             if not isinstance(builder, RolloutPhaseBuilder):
                 raise InvalidInput(
@@ -249,6 +260,12 @@ class _TokenConversations:
     def __init__(self, phase: RolloutPhase, max_new: int, engine: Engine) -> None:
         self._phase, self._max_new, self._engine = phase, max_new, engine
         self._transcripts: dict[int, tuple[Message, Transcript]] = {}
+        self._first_prompt: list[int] = []
+
+    def describe(self) -> dict[str, Any]:
+        """Return the rendered prompt of the first sample, if it is known."""
+        spell = self._phase.template.spell
+        return {"prompt": spell(self._first_prompt)} if self._first_prompt and spell else {}
 
     def answer(self, requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
         transcripts = [self._find_transcript(request) for request in requests]
@@ -258,6 +275,8 @@ class _TokenConversations:
         ]
         answers: list[Answered] = [p if isinstance(p, Exception) else None for p in prompts]
         asked = [i for i, answer in enumerate(answers) if answer is None]
+        if not self._first_prompt and 0 in asked:
+            self._first_prompt = list(prompts[0])
         if not asked or not keep_going():
             return answers
         max_tokens = [transcripts[i].max_turn_tokens for i in asked]
@@ -297,7 +316,7 @@ def _trainer_engine(trainer: Any, stop: Sequence[str]) -> Engine:
 
 
 def _decoder_engine(decoder: Any, trainer: Any, decoding: dict[str, Any]) -> Engine:
-    from heldout.decoding import Prompt
+    from heldout._live.decoding import Prompt
 
     end_ids = set(trainer.eos_token_ids)
 

@@ -19,7 +19,9 @@ import time
 from .files import HEADER, Refused, SandboxFiles, describe_refusal, encode
 from .processes import descend, read_processes
 from .program import KILL_SECONDS, Program
+from .sockets import SocketMemory
 from .stage import PlainFolder, SandboxStage
+from .stalls import Stalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +105,11 @@ class Supervisor:
         self.is_broken = False
         """Whether a program could not be killed."""
         self._control, self._filter = control, bytes.fromhex(settings["filter"])
+        # In a namespace that is not its own, there are the host's sockets, too.
+        own = stage.has_namespaces and not settings["network"]
+        self.sockets = SocketMemory() if own else None
         self._running = True
+        self._stalls, self._looked = Stalls(), 0.0
         self._selector = selectors.DefaultSelector()
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._wake_up_for_children()
@@ -150,23 +156,30 @@ class Supervisor:
 
     def serve(self) -> None:
         """Run until the parent has ended, or closes the socket."""
-        last_look = 0.0
         while self._running:
             self._turn(self._time_to_next_event())
             now = time.monotonic()
             for program in [*self.programs.values()]:
                 program.check_time(now)
-            if self.programs and now - last_look >= TICK:
-                last_look = now
+            if self.programs and now - self._looked >= TICK:
                 table = read_processes()
+                in_sockets = 0 if self.sockets is None else self.sockets.measure()
                 for program in [*self.programs.values()]:
-                    program.check_usage(table)
+                    if program.is_stopped(table):
+                        self._extend(self._looked, now, program)
+                    program.check_usage(table, in_sockets)
+                self._looked = now
         for program in [*self.programs.values()]:
             self.kill(program)
         self.stage.remove()
 
     def _turn(self, timeout: float | None) -> None:
-        for key, _ in self._selector.select(timeout):
+        ready = self._selector.select(timeout)
+        stall = self._stalls.wake(timeout, time.process_time())
+        if stall is not None:  # before anything is said of a program's time
+            self._extend(*stall, *self.programs.values())
+            self._looked = stall[1]
+        for key, _ in ready:
             callback = self._callbacks.get(key.fd)
             if callback is not None:
                 callback()
@@ -180,6 +193,13 @@ class Supervisor:
                 else:  # an orphan: the last that one of them waits for, perhaps
                     for program in [*self.programs.values()]:
                         program.finish()
+
+    def _extend(self, start: float, end: float, *programs: Program) -> None:
+        """Give programs more time for one in which they could not run."""
+        for program in programs:
+            program.extend(start, end)
+        if programs:
+            self._stalls.add(max(start, min(program.began for program in programs)), end)
 
     def _time_to_next_event(self) -> float | None:
         if not self.programs:
@@ -207,6 +227,13 @@ class Supervisor:
 
     def _leave(self) -> None:
         self._running = False
+
+    # Life and death. A program's first process ends: `take_end` kills what is left of its tree,
+    # since a daemon would go on beside the next program. The channel is closed early: the program
+    # is killed. The host's process ends, by kill -9 even: the socket that this process was started
+    # with is closed, the loop leaves, and as process 1 of its namespace it takes all others with
+    # it. A tree that outlives SIGKILL hangs in the kernel: the supervisor says so, and serves no
+    # more programs, whose limits it could not enforce.
 
     def kill(self, program: Program) -> None:
         """Kill a program with everything below it, and what it left behind."""
@@ -242,6 +269,8 @@ class Supervisor:
             elif operation == "renew":
                 self._renew()
                 caller.reply({})
+            elif operation == "stalls":
+                caller.reply({"seconds": self._stalls.since(request["since"])})
             else:
                 caller.reply(*SandboxFiles(self.stage.box).handle(request, blob))
         except (Refused, OSError, ValueError) as problem:

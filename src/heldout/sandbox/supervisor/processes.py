@@ -16,10 +16,13 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 class ProcessEntry:
     """A line of the table."""
 
-    __slots__ = ("cpu", "memory", "parent", "session")
+    __slots__ = ("cpu", "is_stopped", "memory", "parent", "session")
 
-    def __init__(self, parent: int, session: int, memory: int, cpu: float) -> None:
+    def __init__(
+        self, parent: int, session: int, memory: int, cpu: float, is_stopped: bool
+    ) -> None:
         self.parent, self.session, self.memory, self.cpu = parent, session, memory, cpu
+        self.is_stopped = is_stopped
 
 
 def read_processes() -> dict[int, ProcessEntry]:
@@ -40,7 +43,11 @@ def read_processes() -> dict[int, ProcessEntry]:
         fields = line[line.rindex(b")") + 2 :].split()
         ticks = sum(map(int, fields[11:15]))  # with those of its children that were waited for
         table[int(name)] = ProcessEntry(
-            int(fields[1]), int(fields[3]), int(fields[21]) * PAGE, ticks / TICKS_PER_SECOND
+            int(fields[1]),
+            int(fields[3]),
+            int(fields[21]) * PAGE,
+            ticks / TICKS_PER_SECOND,
+            fields[0] == b"T",
         )
     return table
 

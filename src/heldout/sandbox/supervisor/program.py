@@ -13,6 +13,7 @@ import sys
 import time
 
 from .processes import ProcessEntry, count_oom_kills, descend, measure_memory
+from .stalls import MAX_STALLED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,10 +51,13 @@ class Program:
         self._unread: set[int] = set()
         self._stdin, self._block, self._input = -1, -1, memoryview(b"")
         self._oom_kills = count_oom_kills()
-        self._began, self._ended = time.monotonic(), 0.0
+        self.began, self._ended = time.monotonic(), 0.0
         self._killed_at: float | None = None
+        self._stalled = 0.0
+        # What another one has left in sockets, which the kernel frees a moment after its end.
+        self._in_others_sockets = 0 if loop.sockets is None else loop.sockets.measure(now=True)
         timeout = request["timeout"]
-        self.deadline = None if timeout is None else self._began + timeout
+        self.deadline = None if timeout is None else self.began + timeout
 
     # --- Start ---
 
@@ -235,6 +239,23 @@ class Program:
 
     # --- Limits ---
 
+    def is_stopped(self, table: dict[int, ProcessEntry]) -> bool:
+        """Return whether somebody outside the sandbox has stopped it.
+
+        A program may stop itself, and is then too slow; bubblewrap's process is out of its reach.
+        """
+        entry = table.get(self.pid)
+        return self.loop.stage.has_namespaces and entry is not None and entry.is_stopped
+
+    def extend(self, start: float, end: float) -> None:
+        """Give it as much more time as it lost when nothing ran."""
+        seconds = max(0.0, end - max(start, self.began))
+        self._stalled += seconds
+        if self.deadline is not None and self._stalled <= MAX_STALLED:
+            self.deadline += seconds
+        if self._killed_at is not None:
+            self._killed_at += seconds
+
     def check_time(self, now: float) -> None:
         """Stop it if its time is up, and give up on it if it does not end."""
         if self._killed_at is not None and now > self._killed_at + KILL_SECONDS:
@@ -246,13 +267,15 @@ class Program:
             self.deadline = None
             self.stop("timeout")
 
-    def check_usage(self, table: dict[int, ProcessEntry]) -> None:
-        """Stop it if it uses more than it may."""
+    def check_usage(self, table: dict[int, ProcessEntry], in_sockets: int) -> None:
+        """Stop it if it uses more than it may, of memory in sockets more than was there before."""
         if self.is_dead:
             return
+        self._in_others_sockets = min(self._in_others_sockets, in_sockets)
+        in_sockets -= self._in_others_sockets
         tree = [*descend([self.pid], table)]
         limit, cpu = self.request["memory"], self.request["cpu"]
-        memory = measure_memory(tree, table, limit)
+        memory = measure_memory(tree, table, limit - in_sockets) + in_sockets
         self._peak = max(self._peak, memory)
         self._cpu = max(self._cpu, sum(table[pid].cpu for pid in tree))
         if memory > limit:
@@ -312,7 +335,8 @@ class Program:
             {
                 "exit": None if self.reason else exit,
                 "reason": self.reason,
-                "seconds": self._ended - self._began,
+                "seconds": self._ended - self.began,
+                "stalled": self._stalled,
                 "peak_memory": self._peak or None,
                 "stdout": len(self._stdout),
             },

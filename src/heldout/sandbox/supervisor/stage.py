@@ -66,6 +66,7 @@ class SandboxStage:
             and not any(_is_in(source, folder) for source, _ in settings["binds"])
         )
         self.root, self.box, self.empty = (f"{self.path}/{n}" for n in ("root", "box", "empty"))
+        self.hidden = f"{self.path}/hidden"
         self.parent = -1
 
     def enter(self) -> None:
@@ -102,21 +103,25 @@ class SandboxStage:
         """Build the root that programs see, out of folders of the host."""
         _mount("none", "/", None, MS_REC | MS_PRIVATE)
         _mount("heldout", self.path, "tmpfs", MS_NOSUID | MS_NODEV, "size=4m,mode=755")
-        for folder in (self.root, self.box, self.empty):
+        for folder in (self.root, self.box, self.empty, self.hidden):
             os.mkdir(folder)
         for folder in ("etc", "proc", "dev", "work", "tmp"):
             os.mkdir(f"{self.root}/{folder}")
         for name, text in self.settings["etc"].items():
             _write_file(f"{self.root}/etc/{name}", text)
-        mounted: list[str] = []
-        for source, target in self.settings["binds"]:
-            source, path = source or self.empty, f"{self.root}{target}"
+        mounted: list[tuple[str, bool]] = []
+        for number, (source, target) in enumerate(self.settings["binds"]):
+            path, hides = f"{self.root}{target}", not source
+            if hides:  # an empty folder of its own, in which later ones may be
+                source = f"{self.hidden}/{number}"
+                os.mkdir(source)
             if not os.path.lexists(path):
-                if any(_is_in(target, other) for other in mounted):
+                around = [ours for other, ours in mounted if _is_in(target, other)]
+                if around and not around[-1]:
                     raise Refused(f"{target} is not there to be hidden or replaced")
                 self._make_target(source, path)
             _mount(source, path, None, MS_BIND | MS_REC)
-            mounted.append(target)
+            mounted.append((target, hides))
         for source, target in self.settings["links"]:
             os.makedirs(os.path.dirname(f"{self.root}{target}"), exist_ok=True)
             os.symlink(source, f"{self.root}{target}")

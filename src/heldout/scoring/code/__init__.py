@@ -5,5 +5,6 @@ extract         the program of a reply
 grader          `grade_python`: runs the tests in sandboxes
 compare         what a program returned or printed, and what is expected
 wire            values between processes as JSON
-program_side, tests_side    what runs in the sandboxes; nothing imports them
+collection      the tests that code defines, and whether all of them ran
+program_side, tests_side    what runs in the sandboxes, as `collection` does; nothing imports them
 """

@@ -27,19 +27,20 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from heldout._current_attempt import stored_metadata, waiting_for_others
-from heldout._format import cut
+from heldout._core.current_attempt import stored_metadata, waiting_for_others
+from heldout._core.format import cut
 from heldout.errors import InvalidInput, SandboxError, ScoringFailed, printable_error
 from heldout.sandbox import ProgramOutcome, Sandbox, SandboxPool, SandboxProcess
+from heldout.sandbox.time_limit import TimeUp, call_in_time
 from heldout.scoring.code import wire
 from heldout.scoring.code.compare import compare_output, same_value
-from heldout.scoring.code.extract import Program, extract_program
+from heldout.scoring.code.extract import ExtractedProgram, extract_program, join_program
 from heldout.scoring.code.tests import CallTest, PythonTests, RunTest, tests_of
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.rubric import run_each
 from heldout.types import Metric, Sample
 
-VERSION = 1
+VERSION = 2
 MAX_LINE = 16 << 20
 """Bytes of a message between two processes: larger arguments and results are refused."""
 MAX_NAME_LINE = 1 << 20
@@ -48,16 +49,19 @@ LARGE_LINE = 1 << 18
 """From this size on a message is read in a thread: the event loop goes on meanwhile."""
 LEAST_OUTPUT, MAX_OUTPUT = 1 << 20, 64 << 20
 """Bytes that a whole run may print: at least, and at most."""
-LEAST_START = 10.0
+MIN_START_SECONDS = 10.0
 """Seconds that an interpreter may take to start, where a test has less."""
 OUTCOME = b'{"outcome":'
-USES = (b'{"do":"call"', b'{"do":"method"')
+CALL_PREFIXES = (b'{"do":"call"', b'{"do":"method"')
 """How messages of the tests begin: the last one, and those that use the program."""
 FIND = b'{"do":"find"'
 NO_DATA = (b'{"value":{"t":"object"', b'{"missing"')
 """How a request for a name begins, and replies to it that a test has not used yet."""
 LISTED, LONGEST_REASON = 100, 300
 """How many tests a grade lists, failed ones first, and the characters of a reason."""
+
+MODULES = {"program": ("wire",), "tests": ("wire", "collection")}
+"""The modules that a side imports, and that are sent with it."""
 
 T = TypeVar("T")
 Whose = Literal["program", "tests"]
@@ -71,6 +75,8 @@ class TestOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     passed: bool
     seconds: float
     reason: str = ""
+    doubt: str = ""
+    """What passed only because two numbers are near 0."""
 
 
 def _check(
@@ -78,13 +84,14 @@ def _check(
 ) -> None:
     if not (tests is None or isinstance(tests, str | PythonTests) or callable(tests)):
         raise InvalidInput(
-            "tests is a function of the sample, the name of a metadata field or PythonTests, got "
+            "tests must be a function of the sample, the name of a metadata field or "
+            "PythonTests, got "
             f"{tests!r:.100}"
         )
     if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise InvalidInput(f"timeout is a positive number of seconds, got {timeout!r}")
+        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout!r}")
     if memory is not None and (not isinstance(memory, int) or memory < 2**24):
-        raise InvalidInput(f"memory is a number of bytes, at least 16 MiB, got {memory!r}")
+        raise InvalidInput(f"memory must be a number of bytes, at least 16 MiB, got {memory!r}")
 
 
 @grader(version=VERSION, check=_check)
@@ -100,7 +107,7 @@ async def grade_python(
 ) -> Grade:
     """Grade 1 if the program in the reply passes all tests of the sample.
 
-    The program is the last Python block that defines an entry point, else the last Python block,
+    The program is the last Python block that defines the entry points, else the last Python block,
     else the whole reply. Every test runs in a process of its own, in a sandbox without the tests;
     tests that are code run in another sandbox, without the program, and the two exchange data. So
     neither an exit, nor output, nor an object that equals everything passes a test.
@@ -128,7 +135,7 @@ async def grade_python(
         SandboxError: The sandbox failed, and not the program in it.
     """
     suite = tests_of(sample, tests)
-    program = extract_program(answer or "", text, suite.entry_points)
+    program = extract_program(answer or "", text, suite.entry_points, completes=bool(suite.prompt))
     if program is None:
         return _add_share(NO_ANSWER, 0.0)
     key = _key(program, suite, timeout, memory)
@@ -138,7 +145,7 @@ async def grade_python(
     return _make_grade(program, outcomes, key)
 
 
-def _key(program: Program, suite: PythonTests, timeout: float, memory: int | None) -> str:
+def _key(program: ExtractedProgram, suite: PythonTests, timeout: float, memory: int | None) -> str:
     """Hash all that decides what comes of the tests."""
     parts = msgspec.to_builtins((VERSION, program, suite, timeout, memory), order="deterministic")
     return hashlib.sha256(wire.dump(parts)).hexdigest()[:32]
@@ -152,12 +159,15 @@ def _stored_outcomes(key: str) -> list[TestOutcome] | None:
     return msgspec.convert(stored["tests"], list[TestOutcome])
 
 
-def _make_grade(program: Program, outcomes: Sequence[TestOutcome], key: str) -> Grade:
+def _make_grade(program: ExtractedProgram, outcomes: Sequence[TestOutcome], key: str) -> Grade:
     passed = sum(outcome.passed for outcome in outcomes)
     first = next((outcome for outcome in outcomes if not outcome.passed), None)
     note = f"{passed} of {len(outcomes)} tests passed"
     if first is not None:
         note += f"; test {outcomes.index(first)}: {first.reason}"
+    doubtful = next((outcome for outcome in outcomes if outcome.doubt), None)
+    if doubtful is not None:
+        note += f"; in test {outcomes.index(doubtful)}, {doubtful.doubt}"
     listed = outcomes
     if len(outcomes) > LISTED:
         listed = sorted(outcomes, key=lambda outcome: outcome.passed)[:LISTED]
@@ -205,7 +215,7 @@ class _Peer:
             SandboxError: It does not in the time of a whole test, so no test could be run in time.
         """
         try:
-            ready = await self.process.readline(timeout=max(timeout, LEAST_START))
+            ready = await self.process.readline(timeout=max(timeout, MIN_START_SECONDS))
         except TimeoutError:
             raise SandboxError(
                 f"Python had not started in the sandbox after {timeout:g} s: the host is "
@@ -254,23 +264,26 @@ def _describe_end(outcome: ProgramOutcome) -> str:
 
 
 @cache
-def _side(whose: str) -> str:
-    """Return the code of a side, with the protocol: a whole program for `python -c`."""
-    folder = resources.files(__package__ or "")
-    protocol, side = (
-        (folder / name).read_text(encoding="utf-8") for name in ("wire.py", f"{whose}_side.py")
-    )
+def _side(whose: Whose) -> str:
+    """Return the code of a side, with what it imports: a whole program for `python -c`."""
     package = __package__ or ""
+    folder = resources.files(package)
     parents = [package.rsplit(".", depth)[0] for depth in range(package.count(".") + 1)]
-    return (
-        "import sys\n"
-        "sys.path[:] = [path for path in sys.path if path]\n"
-        "import types\n"
-        f"for name in {[*parents, f'{package}.wire']}: sys.modules[name] = types.ModuleType(name)\n"
-        f"wire = sys.modules[{package!r}].wire = sys.modules[{package!r} + '.wire']\n"
-        f"exec(compile({protocol!r}, 'wire.py', 'exec'), vars(wire))\n"
-        f"exec(compile({side!r}, '{whose}_side.py', 'exec'))\n"
-    )
+    lines = [
+        "import sys",
+        "sys.path[:] = [path for path in sys.path if path]",
+        "import types",
+        f"for name in {parents}: sys.modules[name] = types.ModuleType(name)",
+    ]
+    for module in MODULES[whose]:
+        name, code = f"{package}.{module}", (folder / f"{module}.py").read_text(encoding="utf-8")
+        lines += [
+            f"module = types.ModuleType({name!r})",
+            f"sys.modules[{package!r}].{module} = sys.modules[{name!r}] = module",
+            f"exec(compile({code!r}, '{module}.py', 'exec'), vars(module))",
+        ]
+    side = (folder / f"{whose}_side.py").read_text(encoding="utf-8")
+    return "\n".join([*lines, f"exec(compile({side!r}, '{whose}_side.py', 'exec'))\n"])
 
 
 class _Run:
@@ -278,14 +291,14 @@ class _Run:
 
     def __init__(
         self,
-        program: Program,
+        program: ExtractedProgram,
         suite: PythonTests,
         timeout: float,
         memory: int | None,
         pool: SandboxPool,
     ) -> None:
         self.suite, self.timeout, self.memory, self.pool = suite, timeout, memory, pool
-        self.source = f"{suite.prompt}\n{program.source}" if suite.prompt else program.source
+        self.source = join_program(suite.prompt, program.source) if suite.prompt else program.source
         self.files = {**program.files, **suite.files}
         # Of what the sandboxes show of the host, the folders may be packages.
         shown = ":".join(target for _, target in pool.settings.readable)
@@ -293,7 +306,7 @@ class _Run:
 
     async def run(self) -> list[TestOutcome]:
         """Run all tests, as many at a time as there are sandboxes."""
-        tests: list[Callable[[Sandbox], Awaitable[None]]] = [
+        tests: list[Callable[[Sandbox], Awaitable[str]]] = [
             *(partial(self._run_code, code) for code in self.suite.code),
             *(partial(self._run_call, call) for call in self.suite.calls),
             *(partial(self._run_whole, run) for run in self.suite.runs),
@@ -306,16 +319,17 @@ class _Run:
         await run_each(run_one, range(len(tests)))
         return [outcomes[index] for index in range(len(tests))]
 
-    async def _run_test(self, test: Callable[[Sandbox], Awaitable[None]]) -> TestOutcome:
+    async def _run_test(self, test: Callable[[Sandbox], Awaitable[str]]) -> TestOutcome:
+        """Run a test; it returns what is in doubt although it passed."""
         async with AsyncExitStack() as stack:
             with waiting_for_others():
                 sandbox = await stack.enter_async_context(self.pool.sandbox())
-            began, reason = time.perf_counter(), ""
+            began, reason, doubt = time.perf_counter(), "", ""
             try:
-                await test(sandbox)
+                doubt = cut(await test(sandbox), LONGEST_REASON)
             except _Failed as problem:
                 reason = cut(printable_error(problem), LONGEST_REASON) or "it failed"
-            return TestOutcome(not reason, round(time.perf_counter() - began, 3), reason)
+            return TestOutcome(not reason, round(time.perf_counter() - began, 3), reason, doubt)
 
     async def _write_files(self, sandbox: Sandbox, files: Mapping[str, str]) -> None:
         for path, content in files.items():
@@ -330,30 +344,32 @@ class _Run:
 
     # --- Tests that are code ---
 
-    async def _run_code(self, code: str, sandbox: Sandbox) -> None:
+    async def _run_code(self, code: str, sandbox: Sandbox) -> str:
         async with _pool_of_tests(self.pool).sandbox() as other:
             program = await self._start(sandbox, "program")
             tests = await self._start(other, "tests")
             for peer in (program, tests):
                 await peer.wait_ready(self.timeout)
             exchange = _Exchange(program, tests)
-            with anyio.move_on_after(self.timeout) as scope:
-                outcome = await exchange.run(
-                    {
-                        "test": code,
-                        "setup": self.suite.setup,
-                        "entry_points": self.suite.entry_points,
-                        "program": self.source,
-                        "files": bool(self.files),
-                    }
+            given = {
+                "test": code,
+                "setup": self.suite.setup,
+                "entry_points": self.suite.entry_points,
+                "program": self.source,
+                "files": bool(self.files),
+            }
+            try:
+                outcome = await call_in_time(
+                    partial(exchange.run, given), self.timeout, (sandbox, other)
                 )
-            if scope.cancelled_caught:
+            except TimeUp:
                 await self._require_time(sandbox, program)
                 self._raise_timeout(exchange)
         if "error" in outcome:
             raise ScoringFailed(outcome["error"])
         if "failed" in outcome:
             raise _Failed(outcome["failed"])
+        return ""
 
     def _raise_timeout(self, exchange: _Exchange) -> NoReturn:
         if exchange.in_tests and not exchange.calls:
@@ -363,14 +379,14 @@ class _Run:
 
     # --- Calls with data ---
 
-    async def _run_call(self, call: CallTest, sandbox: Sandbox) -> None:
+    async def _run_call(self, call: CallTest, sandbox: Sandbox) -> str:
         program = await self._start(sandbox, "program")
         await program.wait_ready(self.timeout)
-        with anyio.move_on_after(self.timeout) as scope:
-            await self._call(program, call)
-        if scope.cancelled_caught:
+        try:
+            return await call_in_time(partial(self._call, program, call), self.timeout, [sandbox])
+        except TimeUp:
             await self._require_time(sandbox, program)
-            raise _Failed(f"timeout: not done after {self.timeout:g} s")
+            raise _Failed(f"timeout: not done after {self.timeout:g} s") from None
 
     async def _require_time(self, sandbox: Sandbox, program: _Peer) -> None:
         """Kill a program whose time is up, and see that another one still gets its time.
@@ -381,7 +397,7 @@ class _Run:
         await program.process.kill()
         await sandbox.run(["true"], timeout=self.timeout)
 
-    async def _call(self, program: _Peer, call: CallTest) -> None:
+    async def _call(self, program: _Peer, call: CallTest) -> str:
         name = self.suite.entry_points[0]
         load = {"do": "load", "program": self.source, "files": bool(self.files)}
         _read_value(await program.ask(load))
@@ -394,11 +410,13 @@ class _Run:
         await program.send(await anyio.to_thread.run_sync(_encode_call, call, entry_point.number))
         line = await program.receive()
         compare = partial(_compare_call, line, call, self.suite.tolerance)
-        await (anyio.to_thread.run_sync(compare) if len(line) > LARGE_LINE else _now(compare))
+        return await (
+            anyio.to_thread.run_sync(compare) if len(line) > LARGE_LINE else _now(compare)
+        )
 
     # --- Whole runs ---
 
-    async def _run_whole(self, run: RunTest, sandbox: Sandbox) -> None:
+    async def _run_whole(self, run: RunTest, sandbox: Sandbox) -> str:
         await self._write_files(sandbox, {**self.files, "program.py": self.source})
         outcome = await sandbox.run(
             [sandbox.python, "-B", "program.py"],
@@ -413,16 +431,19 @@ class _Run:
         if outcome.reason is not None or outcome.exit != 0:
             last = outcome.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
             raise _Failed(f"{_describe_end(outcome)}{': ' * bool(last)}{last}")
+        doubts: list[str] = []
         compare = partial(
             compare_output,
             outcome.stdout.decode(errors="replace"),
             run.stdout,
             self.suite.tolerance,
+            doubts,
         )
         is_large = len(outcome.stdout) > LARGE_LINE
         difference = await (anyio.to_thread.run_sync(compare) if is_large else _now(compare))
         if difference is not None:
             raise _Failed(difference)
+        return "".join(doubts[:1])
 
 
 class _Exchange:
@@ -451,10 +472,10 @@ class _Exchange:
                 outcome: dict[str, Any] = wire.load(line)["outcome"]
                 return outcome
             self.in_tests = False
-            self.calls += line.startswith(USES)
+            self.calls += line.startswith(CALL_PREFIXES)
             await self.program.send(line)
             try:
-                is_call = line.startswith(USES)
+                is_call = line.startswith(CALL_PREFIXES)
                 reply = await self.program.receive(MAX_LINE if is_call else MAX_NAME_LINE)
             except _Failed as problem:
                 reply = wire.dump({"gone": str(problem)})
@@ -488,16 +509,18 @@ def _read_value(reply: dict[str, Any]) -> Any:
         raise _Failed(f"its process sent what is no reply ({problem!r:.100})") from None
 
 
-def _compare_call(line: bytes, call: CallTest, tolerance: float) -> None:
+def _compare_call(line: bytes, call: CallTest, tolerance: float) -> str:
     try:
         found = _read_value(wire.load(line))
     except wire.BadMessage as problem:
         raise _Failed(f"its process sent what is no reply ({problem})") from None
     if isinstance(found, _Reference):
         raise _Failed(f"it returned a {cut(found.kind, 50)}, which is not data")
-    expected = (call.expected, *call.alternatives)
-    if not any(same_value(found, value, tolerance) for value in expected):
-        raise _Failed(f"it returned {_show(found)}, not {_show(call.expected)}")
+    for value in (call.expected, *call.alternatives):
+        doubts: list[str] = []
+        if same_value(found, value, tolerance, doubts):
+            return "".join(doubts[:1])
+    raise _Failed(f"it returned {_show(found)}, not {_show(call.expected)}")
 
 
 def _show(value: Any) -> str:

@@ -28,13 +28,14 @@ CONTAINERS = (list, dict, set, collections.deque)
 DATA_MODULES = ("builtins", "collections")
 
 
-class Server:
+class ProgramServer:
     """Answers what the tests ask of the program."""
 
     def __init__(self, channel: wire.Channel) -> None:
         self.channel = channel
         self.objects: dict[int, Any] = {}
         self.module = types.ModuleType("program")
+        self.loop: Any = None
 
     def serve(self) -> NoReturn:
         """Answer until the other side is gone."""
@@ -62,14 +63,17 @@ class Server:
             sys.path.insert(0, os.getcwd())  # noqa: PTH109 - of an untrusted process
         linecache.cache["program.py"] = (len(source), None, source.splitlines(True), "program.py")
         sys.modules["program"] = self.module
-        exec(compile(source, "program.py", "exec"), vars(self.module))
+        # Without this file's own `from __future__`: annotations are evaluated.
+        code = compile(source, "program.py", "exec", dont_inherit=True)
+        exec(code, vars(self.module))
         return {"value": None}
 
     def do_find(self, request: dict[str, Any]) -> dict[str, Any]:
         """Find a name of the program, or the method of a class `Solution`."""
         first, *rest = request["name"].split(".")
         scope = vars(self.module)
-        if first not in scope and isinstance(scope.get("Solution"), type):
+        # Before a global name, which may be from the imports that a prompt has.
+        if isinstance(scope.get("Solution"), type) and hasattr(scope["Solution"], first):
             first, rest = "Solution", [first, *rest]
         if first not in scope:
             return {"missing": True}
@@ -121,11 +125,27 @@ class Server:
             "delitem": lambda value, key: value.__delitem__(key),
             "enter": lambda value: value.__enter__(),
             "exit": lambda value: value.__exit__(None, None, None),
+            "await": self.wait_for,
+            "aiter": lambda value: value.__aiter__(),
+            "anext": lambda value: self.wait_for(value.__anext__()),
+            "aenter": lambda value: self.wait_for(value.__aenter__()),
+            "aexit": lambda value: self.wait_for(value.__aexit__(None, None, None)),
             "data": lambda value: value,
             "isinstance": lambda value, other: isinstance(other, value),
             "issubclass": lambda value, other: issubclass(other, value),
         }
         return {"value": self.encode(operations[request["method"]](target, *args))}
+
+    def wait_for(self, awaitable: Any) -> Any:
+        """Run a coroutine to its end, in one event loop for all of them."""
+        import asyncio  # it takes long to import
+
+        async def wait() -> Any:
+            return await awaitable
+
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+        return self.loop.run_until_complete(wait())
 
     def encode(self, value: Any) -> Any:
         """Make JSON values of a value."""
@@ -178,7 +198,7 @@ class Server:
 class Callback:
     """A function of the tests, which the program may call and nothing else."""
 
-    def __init__(self, server: Server, number: int) -> None:
+    def __init__(self, server: ProgramServer, number: int) -> None:
         self._server, self._number = server, number
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -202,4 +222,4 @@ class Callback:
 
 
 if __name__ == "__main__":
-    Server(wire.Channel()).serve()
+    ProgramServer(wire.Channel()).serve()

@@ -14,13 +14,35 @@ import base64
 import pickletools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from heldout.datasets import mbpp_entry_points
 from heldout.errors import UNENCODABLE, UNREADABLE, InvalidInput
 from heldout.types import Sample
 
+_MODULES = """
+string re datetime collections heapq bisect copy math random statistics itertools functools operator
+io sys json
+"""
+LIVE_CODE_BENCH_IMPORTS = "\n".join(
+    [
+        *(f"from {name} import *" for name in (*_MODULES.split(), "builtins", "typing")),
+        f"import {', '.join(_MODULES.split())}",
+        "sys.setrecursionlimit(50000)",
+    ]
+)
+APPS_IMPORTS = """\
+import sys, time, itertools, collections, math, fractions, random, heapq
+from itertools import accumulate, product, permutations, combinations
+from collections import Counter, OrderedDict, deque, defaultdict, ChainMap
+from functools import lru_cache
+from math import sqrt, sin, cos, tan, ceil, fabs, floor, gcd, exp, log, log2
+from typing import List, Tuple
+from heapq import *"""
+"""What the harnesses of the two put before programs; but for numpy, which no sandbox has."""
 MAX_PRIVATE_BYTES = 2**28
 """Most bytes of LiveCodeBench's private tests, unpacked."""
 
@@ -47,8 +69,8 @@ class PythonTests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tests of a program. Each entry of `code`, `calls` and `runs` is one test."""
 
     code: tuple[str, ...] = ()
-    """Code that raises where the program is wrong: assertions, a unittest.TestCase, functions
-    `test_…`. It uses the program's names."""
+    """Code that raises where the program is wrong: assertions, a unittest.TestCase, functions and
+    classes as pytest collects them. It uses the program's names."""
     calls: tuple[CallTest, ...] = ()
     """Calls of the entry point with plain data."""
     runs: tuple[RunTest, ...] = ()
@@ -65,7 +87,7 @@ class PythonTests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files beside the program, by path."""
     tolerance: float = 1e-6
     """How far floats in `calls` and `runs` may be off, relative to what is expected or, near 0,
-    absolutely."""
+    absolutely: a 0 counts for 1e-9, which the grade's note then says."""
 
     def __post_init__(self) -> None:
         if not self.code and not self.calls and not self.runs:
@@ -73,10 +95,10 @@ class PythonTests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.calls and not self.entry_points:
             raise InvalidInput("calls need an entry_point: the function that they call")
         if not 0 <= self.tolerance < 1:
-            raise InvalidInput(f"tolerance is from 0 to 1, got {self.tolerance!r}")
+            raise InvalidInput(f"tolerance must be from 0 to 1, got {self.tolerance!r}")
         for name in self.entry_points:
             if not all(word.isidentifier() for word in name.split(".")):
-                raise InvalidInput(f"entry_point is a name of Python, got {name!r:.100}")
+                raise InvalidInput(f"entry_point must be a name of Python, got {name!r:.100}")
         for path in self.files:
             check_path(path)
 
@@ -91,7 +113,7 @@ def check_path(path: str) -> None:
     """Refuse a path that leads out of the program's folder."""
     parts = path.split("/")
     if not path or path.startswith("/") or {"", ".", ".."} & {*parts} or "\0" in path:
-        raise InvalidInput(f"a file's path is relative and has neither . nor .., got {path!r:.100}")
+        raise InvalidInput(f"a file's path must be relative, without . and .., got {path!r:.100}")
 
 
 def tests_of(
@@ -133,7 +155,11 @@ def tests_of(
 # --- Datasets -----------------------------------------------------------------------------------
 
 
-def human_eval_tests(row: Mapping[str, Any]) -> PythonTests:
+Columns = Mapping[str, Any] | Sample
+"""A row, or a sample that has its columns as metadata, as those of `heldout.datasets` have."""
+
+
+def human_eval_tests(row: Columns) -> PythonTests:
     """Make the tests of a row of HumanEval: `prompt`, `test`, `entry_point`.
 
     A helper that the prompt defines is the prompt's in the tests, whatever the program makes of it.
@@ -147,22 +173,35 @@ def human_eval_tests(row: Mapping[str, Any]) -> PythonTests:
     )
 
 
-def mbpp_tests(row: Mapping[str, Any], *, challenge: bool = False) -> PythonTests:
+def mbpp_tests(row: Columns, *, challenge: bool = False) -> PythonTests:
     """Make the tests of a row of MBPP: `test_list`, and `test_imports` or `test_setup_code`.
+
+    The entry points are in `entry_point`, or the names of the tests that `code` defines. The setup
+    may use the program.
 
     Args:
         row: The row.
         challenge: Add those of `challenge_test_list`.
     """
+    columns = _columns_of(row)
     (tests,) = _columns(row, "test_list")
-    more = row.get("challenge_test_list") or () if challenge else ()
-    setup = [*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]
-    return PythonTests(code=(*tests, *more), setup="\n".join(setup))
+    more = columns.get("challenge_test_list") or () if challenge else ()
+    setup = (columns.get("test_setup_code") or "").replace("\r\n", "\n").strip()
+    return PythonTests(
+        code=tuple(f"{setup}\n{test}" if setup else test for test in (*tests, *more)),
+        setup="\n".join(columns.get("test_imports") or ()),
+        entry_point=tuple(columns.get("entry_point") or mbpp_entry_points(columns)),
+    )
 
 
-def apps_tests(row: Mapping[str, Any]) -> PythonTests:
-    """Make the tests of a row of APPS (or TACO): `input_output`, text or read."""
+def apps_tests(row: Columns) -> PythonTests:
+    """Make the tests of a row of APPS (or TACO): `input_output`, text or read.
+
+    Programs have the imports that the dataset's own harness gives them.
+    """
     (found,) = _columns(row, "input_output")
+    if not found:
+        raise InvalidInput("the row has no tests: its input_output is empty")
     content = _read_json(found, "input_output") if isinstance(found, str) else found
     inputs, outputs = _columns(content, "inputs", "outputs")
     if len(inputs) != len(outputs):
@@ -170,28 +209,43 @@ def apps_tests(row: Mapping[str, Any]) -> PythonTests:
     pairs = list(zip(inputs, outputs, strict=True))
     name = content.get("fn_name")
     if name is None:
-        return PythonTests(runs=tuple(RunTest(_text(i), _text(o)) for i, o in pairs))
+        runs = tuple(RunTest(_text(i), _text(o)) for i, o in pairs)
+        return PythonTests(runs=runs, prompt=APPS_IMPORTS)
     # An output may be the value, or a list of it.
     calls = [
-        CallTest(i, o, (o[0],) if isinstance(o, list) and len(o) == 1 else ()) for i, o in pairs
+        CallTest(
+            [_with_integers(argument) for argument in i],
+            o,
+            (o[0],) if isinstance(o, list) and len(o) == 1 else (),
+        )
+        for i, o in pairs
     ]
-    return PythonTests(calls=tuple(calls), entry_point=name, prompt=row.get("starter_code") or "")
+    return PythonTests(calls=tuple(calls), entry_point=name, prompt=APPS_IMPORTS)
 
 
-def live_code_bench_tests(row: Mapping[str, Any]) -> PythonTests:
+def _with_integers(argument: Any) -> Any:
+    """Return an argument; where it is a dict with integers as keys, which JSON has as texts."""
+    if isinstance(argument, dict):
+        with suppress(ValueError):
+            return {int(key): value for key, value in argument.items()}
+    return argument
+
+
+def live_code_bench_tests(row: Columns) -> PythonTests:
     """Make the tests of a row of LiveCodeBench's code generation.
 
     Those in `public_test_cases` and `private_test_cases`, as text, packed or read. `metadata` has
-    the function's name.
+    the function's name. Programs have the imports that the dataset's own harness gives them.
     """
+    columns = _columns_of(row)
     tests: list[Mapping[str, Any]] = []
     for column in ("public_test_cases", "private_test_cases"):
-        found = row.get(column) or []
+        found = columns.get(column) or []
         if isinstance(found, str):
             text = found if found.lstrip()[:1] == "[" else _unpack(found, column)
             found = _read_json(text, column)
         tests += found
-    about = row.get("metadata") or {}
+    about = columns.get("metadata") or {}
     about = _read_json(about, "metadata") if isinstance(about, str) else about
     calls, runs = [], []
     for test in tests:
@@ -202,11 +256,19 @@ def live_code_bench_tests(row: Mapping[str, Any]) -> PythonTests:
         else:
             runs.append(RunTest(given, expected))
     return PythonTests(
-        calls=tuple(calls), runs=tuple(runs), entry_point=about.get("func_name") or ()
+        calls=tuple(calls),
+        runs=tuple(runs),
+        entry_point=about.get("func_name") or (),
+        prompt=LIVE_CODE_BENCH_IMPORTS,
     )
 
 
-def _columns(row: Mapping[str, Any], *names: str) -> list[Any]:
+def _columns_of(row: Columns) -> Mapping[str, Any]:
+    return row.metadata if isinstance(row, Sample) else row
+
+
+def _columns(row: Columns, *names: str) -> list[Any]:
+    row = _columns_of(row)
     if missing := [name for name in names if row.get(name) is None]:
         raise InvalidInput(
             f"the row has no {' and no '.join(missing)}; it has {', '.join(map(str, row))}"

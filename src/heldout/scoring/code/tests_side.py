@@ -12,9 +12,9 @@ import builtins
 import os
 import symtable
 import sys
-from types import CodeType, FunctionType
 
-from heldout.scoring.code import wire
+from heldout.scoring.code import collection, wire
+from heldout.scoring.code.collection import TestIsWrong, WrittenTest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,10 +169,6 @@ class Connection:
         return self.classes[number]
 
 
-class TestIsWrong(BaseException):
-    """The test cannot be run with any program."""
-
-
 class Remote:
     """An object of the program that is not data."""
 
@@ -237,6 +233,22 @@ class Remote:
     def __delitem__(self, key: Any) -> None:
         self._method("delitem", key)
 
+    def __await__(self) -> Any:
+        return self._method("await")
+        yield  # which makes it an iterator, as has to be
+
+    def __aiter__(self) -> Any:
+        return self._method("aiter")
+
+    async def __anext__(self) -> Any:
+        return self._method("anext")
+
+    async def __aenter__(self) -> Any:
+        return self._method("aenter")
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._method("aexit")
+
     def __enter__(self) -> Any:
         return self._method("enter")
 
@@ -293,7 +305,10 @@ class Remote:
         return item in self._data()
 
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __hash__ = __reduce_ex__ = _refuse
+    __reduce_ex__ = _refuse
+
+    def __hash__(self) -> int:
+        return id(self) if self._kind == "coroutine" else self._refuse()  # as `asyncio.gather` does
 
 
 def replace(old: Any, new: Any) -> None:
@@ -359,27 +374,29 @@ def run_test(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
     """Run one test; returns what came of it."""
     setup, test, entry_points = given["setup"], given["test"], given["entry_points"]
     try:
-        codes = [compile(setup, "setup", "exec"), compile(test, "test", "exec")]
+        setup_code = compile(setup, "setup", "exec", dont_inherit=True)
+        written = WrittenTest(test)
         names, has_star = free_names(test, "test")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
         return {"error": f"the tests cannot be compiled: {describe(problem)}"}
-    scope: dict[str, Any] = {"__name__": "tests"}
+    if written.problem:
+        return {"error": written.problem}
+    scope: dict[str, Any] = {"__name__": "tests", collection.BEGAN: written.begin}
     if given["files"]:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as in program_side.py
     try:
-        exec(codes[0], scope)
+        exec(setup_code, scope)
     except BaseException as problem:  # noqa: BLE001 - whatever it is, the setup is to blame
         return {"error": f"the tests' setup failed: {describe(problem)}"}
     names = [name for name in names if name not in scope and name != "candidate"]
+    scope |= forgotten_modules(test, [name for name in names if name not in entry_points])
+    names = [name for name in names if name not in scope]
     unknown = [name for name in names if name not in entry_points]
     if entry_points and unknown and not has_star:
         return {
             "error": f"the test uses {', '.join(unknown)}, which neither it nor its setup defines; "
             f"of the program it has {', '.join(entry_points)} alone"
         }
-    if not entry_points:
-        scope |= forgotten_modules(test, names)
-        names = [name for name in names if name not in scope]
     missing: set[str] = set()
     try:
         load = {"do": "load", "program": given["program"], "files": given["files"]}
@@ -402,17 +419,18 @@ def run_test(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
         return {"failed": connection.problem or f"when it is loaded: {describe(problem)}"}
     if entry_points:
         scope["candidate"] = scope[entry_points[0].rpartition(".")[2]]
-    return judge(connection, codes[1], scope, missing)
+    return judge(connection, written, scope, missing)
 
 
 def judge(
-    connection: Connection, code: CodeType, scope: dict[str, Any], missing: set[str]
+    connection: Connection, written: WrittenTest, scope: dict[str, Any], missing: set[str]
 ) -> dict[str, Any]:
     """Run the code of a test, and say whether it passed, failed or is no test."""
     reason = None
     try:
-        exec(code, scope)
-        run_functions(scope)
+        exec(written.code, scope)
+        own = {name: value for name, value in scope.items() if not isinstance(value, Remote)}
+        collection.run_collected(written, own, lambda: connection.used)
     except TestIsWrong as problem:
         return {"error": str(problem)}
     except BaseException as problem:  # noqa: BLE001 - the test did not pass
@@ -423,6 +441,7 @@ def judge(
         is_broken = isinstance(problem, ImportError) or type(problem) is NameError
         is_broken = is_broken and not is_evaluated(problem)
         is_before = connection.is_unused and not isinstance(problem, AssertionError)
+        is_broken = is_broken or is_early_end(problem)
         if is_own and connection.problem is None and (is_broken or is_before):
             return {"error": f"the test is wrong: {reason}"}
     if connection.problem is not None:
@@ -434,41 +453,18 @@ def judge(
     return {"passed": True}
 
 
+def is_early_end(problem: BaseException) -> bool:
+    """Return whether an exception leaves out the rest of the tests, and is no failure."""
+    is_exit = isinstance(problem, SystemExit) and not problem.code
+    return is_exit or type(problem).__name__ in ("SkipTest", "Skipped")
+
+
 def is_evaluated(problem: BaseException) -> bool:
     """Return whether an exception is from a text that was evaluated, perhaps the program's."""
     frames = problem.__traceback__
     while frames is not None and frames.tb_next is not None:
         frames = frames.tb_next
     return frames is not None and frames.tb_frame.f_code.co_filename == "<string>"
-
-
-def run_functions(scope: dict[str, Any]) -> None:
-    """Run what a test defines for unittest or pytest."""
-    unittest: Any = sys.modules.get("unittest")  # it takes long to import: only tests do
-    for name, value in list(scope.items()):
-        if unittest and isinstance(value, type) and issubclass(value, unittest.TestCase):
-            if value.__module__ != "tests":
-                continue
-            for case in unittest.defaultTestLoader.loadTestsFromTestCase(value):
-                run_case(case)
-        elif name.startswith("test_") and isinstance(value, FunctionType):
-            value()
-
-
-def run_case(case: Any) -> None:
-    """Run a method of a TestCase; what it raises is raised."""
-    result: Any = sys.modules["unittest"].TestResult()
-    result.addError = result.addFailure = result.addSubTest = raise_from_case
-    case.run(result)
-    if result.skipped or result.expectedFailures or result.unexpectedSuccesses:
-        raise AssertionError(f"{case.id()} was skipped, or is expected to fail")
-
-
-def raise_from_case(_: object, *rest: Any) -> None:
-    """Raise what a method of a TestCase raised."""
-    details = rest[-1]
-    if details is not None:
-        raise details[1]
 
 
 def describe(problem: BaseException) -> str:

@@ -256,7 +256,7 @@ def load(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise BadMessage(f"{type(problem).__name__}: {problem}") from None
     if not isinstance(message, dict):
-        raise BadMessage(f"a message is an object, got {type(message).__name__}")
+        raise BadMessage(f"a message must be an object, got {type(message).__name__}")
     return message
 
 

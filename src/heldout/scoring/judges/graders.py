@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from heldout._fingerprint import describe_callable
-from heldout._format import cut
-from heldout.chat.messages import messages_of
-from heldout.chat.reasoning import without_reasoning
+from heldout._core.chat.questions import question_of
+from heldout._core.format import cut
+from heldout._reasoning import without_reasoning
 from heldout.errors import InvalidInput
 from heldout.scoring.judges.prompts import (
     CRITERIA,
@@ -28,6 +27,7 @@ from heldout.scoring.judges.prompts import (
     make_question,
 )
 from heldout.scoring.rubric import run_each
+from heldout.store.fingerprint import describe_callable
 from heldout.types import Message, Metric, Sample, Trajectory
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class JudgeGrader:
         allowed = ["answer", "trajectory"] + ["turn"] * (self.kind is CRITERIA)
         if self.scope not in allowed:
             raise InvalidInput(
-                f"scope is one of {', '.join(map(repr, allowed))} for this kind of judge, got "
+                f"scope must be one of {', '.join(map(repr, allowed))} for this kind of judge, got "
                 f"{self.scope!r}"
             )
 
@@ -126,18 +126,27 @@ class JudgeGrader:
             before, judged = _judged_texts(case.trajectory, self.scope)
         if not judged:
             return []
-        question = self.question_text(case.sample, before)
+        question = self.question_text(case, before)
         return await ask_all(
             self.judge,
             [make_question(self.kind, question, j, scope=self.scope, **texts) for j in judged],
         )
 
-    def question_text(self, sample: Sample, messages: Sequence[Message] | None = None) -> str:
-        """Render what was asked: the messages before the answer, by default the sample's own."""
+    def question_text(self, case: Case, messages: Sequence[Message] | None = None) -> str:
+        """Render what was asked: the messages before the answer, by default the sample's own.
+
+        Where the sample alone does not say, as `prepare_messages` made the prompt, it is the
+        conversation's opening.
+        """
         if self.question is not None:
-            return _call(self.question, sample)
+            return _call(self.question, case.sample)
         if messages is None:
-            messages = messages_of(sample.input, f"sample {sample.id!r}: input")
+            try:
+                messages = question_of(case.sample).messages
+            except InvalidInput:
+                if case.trajectory is None or not case.trajectory.opening:
+                    raise
+                messages = case.trajectory.opening
         for message in messages:
             _check_is_text(message, "say what it is to read: question=lambda sample: …")
         if len(messages) == 1:
@@ -238,7 +247,7 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
     other = _target_text(case.target if target is None else _call(target, case.sample))
     if not case.answer.strip():
         return [Metric(grader.name, 0.0, 1.0, grader.describe([]), rate=True)]
-    question = grader.question_text(case.sample)
+    question = grader.question_text(case)
     orders = ({"first": case.answer, "second": other}, {"first": other, "second": case.answer})
     questions = [make_question(PAIRWISE, question, order) for order in orders]
     verdicts = await ask_all(grader.judge, questions)
@@ -281,7 +290,8 @@ def _call(function: TextOf, sample: Sample) -> str:
     text = function(sample) if callable(function) else function
     if not callable(function) or not isinstance(text, str):
         raise InvalidInput(
-            f"question and target are functions of the sample that return a text, got {text!r:.100}"
+            f"question and target must be functions of the sample that return a text, "
+            f"got {text!r:.100}"
         )
     return text
 

@@ -31,17 +31,17 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from heldout._aio import current_loop
-from heldout._current_attempt import add_other_usage, waiting_for_others
-from heldout._format import cut, printable
-from heldout._providers import model_name
-from heldout.chat.finish_reasons import LENGTH
-from heldout.chat.reasoning import without_reasoning
-from heldout.config import Sampling, check_endpoint
+from heldout._core.aio import current_loop
+from heldout._core.config import Sampling, check_endpoint
+from heldout._core.current_attempt import add_other_usage, waiting_for_others
+from heldout._core.format import cut, printable
+from heldout._core.providers import model_name
+from heldout._finish_reasons import LENGTH
+from heldout._reasoning import without_reasoning
 from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict, TransientError
 from heldout.models import Endpoint
-from heldout.models.base import with_retries
 from heldout.models.cache import ResponseCache
+from heldout.models.retries import with_retries
 from heldout.models.shared import LoopEndpoints
 from heldout.scoring.judges.graders import (
     Criteria,
@@ -138,9 +138,9 @@ class Judge:
             ("max_concurrent", max_concurrent, 1),
         ):
             if value < least:
-                raise InvalidInput(f"{name} is a whole number >= {least}, got {value!r}")
+                raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
         if timeout is not None and not 0 < timeout < inf:
-            raise InvalidInput(f"timeout is seconds > 0, or None, got {timeout!r}")
+            raise InvalidInput(f"timeout must be seconds > 0, or None, got {timeout!r}")
         self._sampling, self._attempts = sampling, attempts
         self._retries, self._timeout = retries, timeout
         self._cache = VerdictCache(None if cache is None else Path(cache))
@@ -329,7 +329,7 @@ class Judge:
         try:
             return await with_retries(request, self._retries)
         except FatalEndpointError as problem:
-            raise FatalEndpointError(f"judge {self.name}: {problem}") from problem
+            raise type(problem)(f"judge {self.name}: {problem}") from problem
 
     async def close(self) -> None:
         """Close what this judge opened for this event loop. It can be used again."""
@@ -393,7 +393,7 @@ class Judge:
             question: Returns the question as text; by default it is the sample's own messages.
             name: The name of the metric.
             scope: What is judged: the last "answer", the whole "trajectory", or each "turn" of the
-                model by itself, of which the metric is the mean.
+                model by itself; the metric is their mean.
             show_target: Show the judge the sample's ground truth, as a good answer.
             track: Add a metric of weight 0 for each criterion.
 

@@ -252,7 +252,9 @@ class Criterion:
                 "characters, which the judge repeats"
             )
         if not math.isfinite(self.weight):
-            raise InvalidInput(f"criterion {self.id!r}: weight is a number, got {self.weight!r}")
+            raise InvalidInput(
+                f"criterion {self.id!r}: weight must be a number, got {self.weight!r}"
+            )
         if self.required and self.weight < 0:
             raise InvalidInput(
                 f"criterion {self.id!r} is required, and its weight {self.weight:g} is that of a "
@@ -261,7 +263,7 @@ class Criterion:
 
 
 def check_criteria(criteria: Sequence[Criterion]) -> None:
-    """Refuse criteria of which two share an id, or none has a positive weight."""
+    """Refuse criteria if two share an id, or none has a positive weight."""
     ids = [criterion.id for criterion in criteria]
     if len({*ids}) < len(ids):
         raise InvalidInput(f"two criteria have one id: {', '.join(ids)}")

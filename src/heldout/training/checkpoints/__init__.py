@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heldout._lazy import lazy
+from heldout._core.lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.training.checkpoints.following import follow_checkpoints as follow_checkpoints

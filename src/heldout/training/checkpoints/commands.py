@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from heldout._format import cut
+from heldout._core.format import cut
 from heldout.errors import EvalFailed, InvalidInput
 
 END_SECONDS = 20.0
@@ -48,9 +48,9 @@ def split_command(command: str, option: str, *wanted: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as problem:
-        raise InvalidInput(f"{option} is a command, got {command!r}: {problem}") from None
+        raise InvalidInput(f"{option} must be a command, got {command!r}: {problem}") from None
     if not words:
-        raise InvalidInput(f"{option} is a command, got {command!r}")
+        raise InvalidInput(f"{option} must be a command, got {command!r}")
     for name in wanted:
         if not any(name in word for word in words):
             raise InvalidInput(f"{option} has {name} somewhere, got {command!r}")

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import pickle
 import shutil
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from heldout._live.weights import fingerprint
 from heldout.errors import EvalFailed
 from heldout.models.local import version_on_disk
 from heldout.training.checkpoints.commands import convert
@@ -28,7 +31,8 @@ from heldout.training.checkpoints.formats import (
     read_base,
     read_header,
 )
-from heldout.weights import fingerprint
+
+log = logging.getLogger("heldout")
 
 
 def make_loadable(weights: Weights, out: Path, *, base: str | None, merge: bool) -> Path:
@@ -117,6 +121,58 @@ def _merge_verl(weights: Weights, out: Path) -> None:
     words += ["--local_dir", str(weights.path), "--target_dir", str(out)]
     log = out.parent.with_suffix(".log")
     convert(words, log, {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"})
+
+
+# --- The base of an adapter ----------------------------------------------------------------------
+
+
+def check_base(weights: Weights, base: str | None) -> None:
+    """Check that an adapter is put on the model that its own config names, if both are here.
+
+    Raises:
+        UnreadableCheckpoint: The user named a base with other weights.
+    """
+    named = read_base(weights, None) if weights.format == "adapter" else None
+    if base is None or named is None or named == base:
+        return
+    own, given = _hash_base(named), _hash_base(base)
+    if own is None or given is None:
+        _warn_of_other_base(named, base)
+    elif own != given:
+        raise UnreadableCheckpoint(
+            f"{weights.path.name} is an adapter of {named}, as its adapter_config.json says, and "
+            f"{base} has other weights. Leave out --base; if the config is wrong, correct "
+            "base_model_name_or_path in it"
+        )
+
+
+def _hash_base(source: str) -> str | None:
+    """Hash the weights of a model in a folder or the hub's cache; None if it is not here."""
+    from transformers.utils import cached_file
+
+    folder = Path(source)
+    if not folder.is_dir():
+        try:
+            folder = Path(cached_file(source, "config.json", local_files_only=True)).parent
+        except (OSError, ValueError):
+            return None
+    return _hash_folder(folder, version_on_disk(str(folder)))
+
+
+@lru_cache(8)
+def _hash_folder(folder: Path, version: str | None) -> str | None:
+    tensors = dict(_read_tensors(folder, "model.safetensors", "pytorch_model.bin"))
+    return fingerprint(tensors) if tensors else None
+
+
+@cache
+def _warn_of_other_base(named: str, base: str) -> None:
+    log.warning(
+        "adapter_config.json names %s as the base, and it is put on %s. Whether these are the same "
+        "weights cannot be checked here",
+        named,
+        base,
+    )
 
 
 # --- torch.distributed.checkpoint ----------------------------------------------------------------
@@ -255,9 +311,9 @@ def _find_prefix(
 def hash_weights(weights: Weights, folder: Path, base: str | None) -> str:
     """Hash the weights of a checkpoint.
 
-    Of a whole model it is the hash that the model has in memory (`heldout.weights.fingerprint`),
-    where it was saved in the types it is trained in. Of an adapter it covers the adapter, its
-    config and its base.
+    Of a whole model it is the hash that the model has in memory
+    (`heldout._live.weights.fingerprint`), where it was saved in the types it is trained in. Of an
+    adapter it covers the adapter, its config and its base.
 
     Args:
         weights: The weights.

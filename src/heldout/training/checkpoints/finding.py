@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from heldout.errors import InvalidInput
-from heldout.training.curve import LAST_STEP
+from heldout.training.curve.points import LAST_STEP
 
 PATTERNS = (
     "checkpoint-{step}",
@@ -52,7 +52,7 @@ def check_pattern(pattern: str) -> str:
     """
     path = PurePosixPath(pattern)
     if not pattern.strip() or path.is_absolute() or ".." in path.parts:
-        raise InvalidInput(f"a pattern is a path below the folder, got {pattern!r}")
+        raise InvalidInput(f"a pattern must be a path below the folder, got {pattern!r}")
     if STEP not in pattern and pattern.count("*") == 1:
         pattern = pattern.replace("*", STEP)
     if pattern.count(STEP) != 1:

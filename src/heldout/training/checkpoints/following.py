@@ -13,22 +13,30 @@ Another one begins where a step that has a result is overwritten with other weig
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from heldout._aio import CallerThread, ContainedExit, run_in_loop_thread
-from heldout._fingerprint import describe_tokenizer
-from heldout.config import EvalConfig, base_config, check_endpoint
+from heldout._core.aio import CallerThread, ContainedExit, run_in_loop_thread
+from heldout._core.config import EvalConfig, base_config, check_endpoint
+from heldout._evals.engine import Executor, evaluate
+from heldout._evals.rollout import (
+    EvalDefinition,
+    ScoreFn,
+    merge_sampling,
+    own_pass_threshold,
+    turn_limit,
+)
 from heldout.datasets import ordered_by_id
-from heldout.engine import Executor, evaluate
 from heldout.errors import (
     EvalFailed,
     InvalidInput,
@@ -36,12 +44,16 @@ from heldout.errors import (
     SystemicFailure,
 )
 from heldout.models import Endpoint, open_endpoint
-from heldout.rollout import EvalDefinition, ScoreFn, own_sampling, turn_limit
+from heldout.models.local import LocalEndpoint
+from heldout.models.vllm import VLLMEndpoint
 from heldout.store.error_counts import count_errors, explain_no_mean
+from heldout.store.fingerprint import describe_tokenizer
+from heldout.store.jsonl import pack, replace_file
 from heldout.store.report import EvalReport
-from heldout.store.run_dir import RunDir, replace_file
+from heldout.store.run_dir import RunDir
 from heldout.training.checkpoints import commands, finding, formats
 from heldout.training.checkpoints.converting import (
+    check_base,
     empty_folder,
     explain_cut,
     hash_weights,
@@ -49,15 +61,16 @@ from heldout.training.checkpoints.converting import (
 )
 from heldout.training.checkpoints.finding import Checkpoint, FolderState
 from heldout.training.checkpoints.formats import UnreadableCheckpoint, Weights
-from heldout.training.curve import CurvePoint, pending_points, stop_requested
-from heldout.training.curve_file import EvalHistory, leave_curve_file
-from heldout.training.dispatcher import AsyncEvalDispatcher
-from heldout.training.judging import Monitor
+from heldout.training.checkpoints.holding import Hold, take_hold
+from heldout.training.curve.curve_file import EvalHistory, leave_curve_file
+from heldout.training.curve.point_fields import Heartbeat
+from heldout.training.curve.points import CurvePoint, pending_points, stop_requested
+from heldout.training.curve.publishing import Monitor, PointLog, PointPublisher
+from heldout.training.curve.scheduled_points import pending_point, point_of, skip_of
 from heldout.training.loggers import Logger
-from heldout.training.metrics import Heartbeat
-from heldout.training.publishing import PointPublisher
-from heldout.training.results import pending_point, point_of, skip_of
-from heldout.training.run_eval import check_samples, describe, hash_samples, reserve_name
+from heldout.training.loggers.base import Loggers
+from heldout.training.reasons import describe
+from heldout.training.run_eval import check_samples, hash_samples, reserve_name
 from heldout.training.runner import Runner, describe_runner, no_model
 from heldout.training.settings import EvalSettings
 from heldout.types import Sample
@@ -65,11 +78,15 @@ from heldout.types import Sample
 log = logging.getLogger("heldout")
 
 PATH = "{path}"
+MAX_HELD = 2
+"""Checkpoints that are held at a time: the one that is evaluated, and the next. They take room on
+the disk even if their trainer has removed them."""
 OLD_SECONDS = 60.0
 """A checkpoint that was last written to longer ago than this is not watched before it is taken."""
 SERVE_SECONDS = 1800.0
 """How long a server may take to load a checkpoint."""
 STATE_NAME = "checkpoints.json"
+HELD = "held"
 REMOVED = "was removed before it could be evaluated"
 
 
@@ -127,8 +144,8 @@ def follow_checkpoints(
         heartbeat_fn: As for `PeriodicEval`.
         on_point: Called with each point.
         loggers: Loggers that get each point.
-        executor: Runs the samples elsewhere, as `heldout.cluster.RayExecutor` does, where the path
-            of a checkpoint has to be the same.
+        executor: Runs the samples elsewhere, as `heldout.cluster.RayExecutor` does, where the paths
+            of checkpoints and of `run_dir` have to be the same.
 
     Returns:
         The current points of the curve.
@@ -143,39 +160,46 @@ def follow_checkpoints(
     config = replace(
         config,
         max_turns=turn_limit(config.max_turns, definition),
-        sampling=own_sampling(config.sampling, definition),
+        sampling=merge_sampling(config.sampling, definition),
+        pass_threshold=own_pass_threshold(config.pass_threshold, definition),
     )
     if config.cache and executor is None:
         raise InvalidInput("each checkpoint has answers of its own: leave out the response cache")
     asking = CheckpointModel(model, serve, executor, base=base, convert=convert)
+    if (
+        serve is None
+    ):  # a setting that such a model does not have is refused before it is waited for
+        replace(config, endpoint=asking.name.replace(PATH, "/checkpoint"))
     folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder")
     if not poll_seconds > 0 or (stop_after is not None and not stop_after >= 0):
-        raise InvalidInput("poll_seconds is above 0 seconds, and stop_after 0 or more")
+        raise InvalidInput("poll_seconds must be greater than 0, and stop_after 0 or more")
     patterns = finding.patterns_of(pattern)
-    curve = CheckpointCurve(
-        folder,
-        definition,
-        config,
-        asking,
-        run_dir=Path(run_dir or Path("outputs/evals") / label).absolute(),
-        label=label,
-        publisher=PointPublisher(label, monitor, heartbeat_fn),
-        on_point=on_point or (lambda point: None),
-        stop_file=None if stop_file is None else Path(stop_file).absolute(),
-    )
-    follower = Follower(
-        curve,
-        patterns,
-        once=once,
-        poll_seconds=poll_seconds,
-        done_file=Path(done_file).absolute() if done_file else folder / "done",
-        stop_after=stop_after,
-    )
-    with AsyncEvalDispatcher(loggers=loggers) if loggers else nullcontext(), curve:
-        follower.run()
-        return curve.history.points
+    with Loggers(*loggers) as all_loggers:
+        points = PointLog(all_loggers)
+        curve = CheckpointCurve(
+            folder,
+            definition,
+            config,
+            asking,
+            run_dir=Path(run_dir or Path("outputs/evals") / label).absolute(),
+            label=label,
+            publisher=PointPublisher(label, monitor, heartbeat_fn, find_log=lambda: points),
+            on_point=on_point or (lambda point: None),
+            stop_file=None if stop_file is None else Path(stop_file).absolute(),
+        )
+        follower = Follower(
+            curve,
+            patterns,
+            once=once,
+            poll_seconds=poll_seconds,
+            done_file=Path(done_file).absolute() if done_file else folder / "done",
+            stop_after=stop_after,
+        )
+        with curve:
+            follower.run()
+            return curve.history.points
 
 
 # --- The model of a checkpoint -------------------------------------------------------------------
@@ -245,9 +269,10 @@ class CheckpointModel:
         return reason
 
     def check_readable(self, checkpoint: Checkpoint, weights: Weights) -> None:
-        """Raise UnreadableCheckpoint if the format cannot be read."""
+        """Raise UnreadableCheckpoint if the format cannot be read, or the base is another one."""
         if self._convert is None:
             formats.check_readable(checkpoint.name, weights, self.base)
+            check_base(weights, self.base)
 
     @contextmanager
     def loadable(
@@ -276,6 +301,7 @@ class CheckpointModel:
         if weights is None or reason is not None:
             raise EvalFailed(f"what {words[0]} has written for {checkpoint.name} has {reason}")
         formats.check_readable(checkpoint.name, weights, self.base)
+        check_base(weights, self.base)
         return weights
 
     @contextmanager
@@ -290,7 +316,12 @@ class CheckpointModel:
             yield name
 
     def evaluate(
-        self, definition: EvalDefinition, config: EvalConfig, name: str, about: dict[str, Any]
+        self,
+        definition: EvalDefinition,
+        config: EvalConfig,
+        name: str,
+        about: dict[str, Any],
+        is_unchanged: Callable[[], bool],
     ) -> EvalReport:
         """Run the samples on a model, and return the report.
 
@@ -299,18 +330,29 @@ class CheckpointModel:
             config: How to run it.
             name: The model, as `served` gives it.
             about: What the report says of the model: no path, which may be another after a restart.
+            is_unchanged: Whether the files of the model are still what they were when they were
+                hashed. It is asked once the model is loaded.
         """
+
+        def read_version() -> str:
+            return str(about["version"]) if is_unchanged() else "overwritten"
 
         async def main(caller_thread: CallerThread) -> EvalReport:
             if self._executor is not None:
                 given = replace(config, endpoint=name)
-                return await evaluate(definition, given, executor=self._executor)
+                report = await evaluate(definition, given, executor=self._executor)
+                is_unchanged()
+                return report
             endpoint = open_endpoint(name, max_concurrent=config.max_concurrent)
+            if loads_here := isinstance(endpoint, LocalEndpoint | VLLMEndpoint):
+                endpoint.read_version = read_version  # the files are not hashed once more
             described = _DescribedEndpoint(endpoint, about)
             try:
                 return await evaluate(definition, replace(config, endpoint=described))
             finally:
                 await endpoint.close()
+                if not loads_here:
+                    is_unchanged()  # nobody knows when a server has read them
 
         try:
             report = run_in_loop_thread(main)
@@ -369,6 +411,11 @@ class CheckpointCurve:
         self._config, self.model = config, model
         self.folder, self.run_dir, self.label = folder, run_dir, label
         self._publisher, self._on_point, self._stop_file = publisher, on_point, stop_file
+        publisher.warn_of_plateau(len(held_out))
+        # Where the checkpoints are on another file system than the curve, beside them, since a link
+        # costs nothing. Trainers send no names with a leading underscore to the hub.
+        beside = hashlib.blake2b(os.fsencode(run_dir), digest_size=4).hexdigest()
+        self._holds = (run_dir / HELD, folder / f"_heldout_{beside}")
         self.finished: dict[int, str] = {}
         """Signatures of checkpoints that need no eval, by step."""
         self._state = FollowedFolder(str(folder))
@@ -377,6 +424,8 @@ class CheckpointCurve:
 
     def __enter__(self) -> CheckpointCurve:
         self._read_state()
+        for left in self._holds:  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         samples = self._definition.samples
         assert isinstance(samples, list)
         config = {
@@ -521,21 +570,40 @@ class CheckpointCurve:
         if not self._has_read:
             self.model.check_readable(checkpoint, weights)
 
-    def evaluate(self, checkpoint: Checkpoint, weights: Weights, state: FolderState) -> None:
-        """Evaluate a checkpoint that is whole, unless its step has a result on these weights.
+    def hold(self, checkpoint: Checkpoint, state: FolderState) -> Hold | None:
+        """Take hold of a checkpoint; None if it is gone, is written to, or cannot be held."""
+        try:
+            return take_hold(checkpoint, state, self._holds)
+        except OSError as problem:
+            reason = f"{checkpoint.name} cannot be held: {describe(problem)}"
+            self._fail(checkpoint, state, reason, time.monotonic())
+            return None
+
+    def evaluate(self, hold: Hold, weights: Weights) -> None:
+        """Evaluate a checkpoint that is held, unless its step has a result on these weights.
 
         Raises:
             UnreadableCheckpoint: It cannot be read, and none has been so far.
         """
         began = time.monotonic()
+        checkpoint, state = hold.checkpoint, hold.state
         try:
+            weights = hold.relocate(weights)
             self.model.check_readable(checkpoint, weights)
             with ExitStack() as stack:
                 out = self.run_dir / "converted"
-                loadable = self.model.loadable(checkpoint, weights, out)
+                held = Checkpoint(checkpoint.step, hold.path)
+                loadable = self.model.loadable(held, weights, out)
                 weights, folder = stack.enter_context(loadable)
                 hashed = hash_weights(weights, folder, self.model.base)
                 self._has_read = True
+
+                def is_unchanged() -> bool:
+                    def rehash() -> bool:
+                        return hash_weights(weights, folder, self.model.base) == hashed
+
+                    return hold.is_unchanged(rehash)
+
                 known = self.result_at(checkpoint.step)
                 if known is not None and known.weights == hashed:
                     self._finish(checkpoint, state.signature, hashed)
@@ -543,25 +611,21 @@ class CheckpointCurve:
                 if known is not None and known.session == self.history.session:
                     self._begin_attempt(checkpoint.step)
                 pending = self._begin_eval(checkpoint, hashed)
-                point = self._measure(stack, checkpoint, folder, pending, began)
-                now = finding.read_state(checkpoint.path)
-                if now is not None and state.is_overwritten(now):
-                    point = skip_of(
-                        pending, f"{checkpoint.name} was overwritten while it was evaluated"
-                    )
+                point = self._measure(stack, checkpoint, folder, pending, began, is_unchanged)
+                if hold.overwritten:
+                    point = skip_of(pending, f"{checkpoint.name} was overwritten while it was read")
         except UnreadableCheckpoint as problem:
             if not self._has_read:
                 raise
             self._fail(checkpoint, state, describe(problem), began)
         except Exception as problem:
             log.debug("%s", checkpoint.path, exc_info=problem)
-            reason = describe(problem)
-            if not checkpoint.path.exists():
-                reason = f"{checkpoint.name} was removed while it was read ({reason})"
-            self._fail(checkpoint, state, reason, began)
+            self._fail(checkpoint, state, describe(problem), began)
         else:
             self._publish(point)
-            self._finish(checkpoint, state.signature, point.weights if point.has_result else None)
+            if not hold.overwritten:  # it is evaluated again, even if it looks the same
+                weights_seen = point.weights if point.has_result else None
+                self._finish(checkpoint, state.signature, weights_seen)
 
     def _fail(self, checkpoint: Checkpoint, state: FolderState, reason: str, began: float) -> None:
         self._finish(checkpoint, state.signature, None)
@@ -590,6 +654,7 @@ class CheckpointCurve:
         folder: Path,
         pending: CurvePoint,
         began: float,
+        is_unchanged: Callable[[], bool],
     ) -> CurvePoint:
         """Run the samples, and make the point of the report."""
         from transformers import AutoTokenizer
@@ -614,17 +679,20 @@ class CheckpointCurve:
         name = stack.enter_context(self.model.served(folder, server_log))
         try:
             try:
-                report = self.model.evaluate(self._definition, config, name, about)
+                report = self.model.evaluate(self._definition, config, name, about, is_unchanged)
             except ResumeMismatch:  # it was begun before the eval was changed
                 fresh = reserve_name(self.run_dir / "steps", f"{checkpoint.step:08d}")
                 pending = self._write_ahead(
                     checkpoint, weights=pending.weights, run=f"steps/{fresh}"
                 )
                 config = replace(config, experiment_name=fresh)
-                report = self.model.evaluate(self._definition, config, name, about)
+                report = self.model.evaluate(self._definition, config, name, about, is_unchanged)
         except SystemicFailure as problem:
             return skip_of(pending, _explain_failure(problem, config), time.monotonic() - began)
-        return point_of(report, pending, time.monotonic() - began, self.run_dir)
+        point = point_of(report, pending, time.monotonic() - began, self.run_dir)
+        pack(RunDir(self.run_dir / str(pending.run)).journal)
+        summary = self._publisher.within_bounds(point.summary)
+        return msgspec.structs.replace(point, summary=summary)
 
 
 def _explain_failure(problem: SystemicFailure, config: EvalConfig) -> str:
@@ -632,7 +700,7 @@ def _explain_failure(problem: SystemicFailure, config: EvalConfig) -> str:
     if problem.run_dir is None or not RunDir(problem.run_dir).exists():
         return describe(problem)
     report = EvalReport.load(problem.run_dir)
-    errors = [result.error for result in report.results if not result.ok]
+    errors = [(result.sample_id, result.error) for result in report.results if not result.ok]
     if not errors:
         return describe(problem)
     counts = count_errors(errors)
@@ -651,6 +719,9 @@ class _Watched:
     since: float
     """When it was first seen as it is."""
     waits_for: str = "is still being written"
+    hold: Hold | None = None
+    weights: Weights | None = None
+    """Where its weights are, once it was found whole."""
 
 
 class Follower:
@@ -683,28 +754,59 @@ class Follower:
         self._stop_after = stop_after
         self._watched: dict[int, _Watched] = {}
         self._told: set[tuple[int, str]] = set()
+        self._last: Checkpoint | None = None
+        """Which was evaluated since the last look without anything to do."""
 
     def run(self) -> None:
         """Evaluate what comes, until there is a reason to end."""
         for point in self._curve.unfinished():
             checkpoint = Checkpoint(point.step, Path(point.saved_at or f"checkpoint-{point.step}"))
             self._watched[point.step] = _Watched(checkpoint, None, self._clock())
+        try:
+            self._run()
+        finally:
+            for watched in self._watched.values():
+                if watched.hold is not None:
+                    watched.hold.release()
+
+    def _run(self) -> None:
         busy_at = self._clock()
         while True:
             is_done = self._done_file.exists()
             ready = self._look()
-            if ready:
-                watched, weights = ready[0]
-                self._curve.check_first(watched.checkpoint, weights)
-                for other, _ in ready:
-                    self._curve.expect(other.checkpoint)
-                assert watched.state is not None
-                self._curve.evaluate(watched.checkpoint, weights, watched.state)
+            if ready and ready[0].weights is not None:
+                self._curve.check_first(ready[0].checkpoint, ready[0].weights)
+            for watched in ready:
+                self._curve.expect(watched.checkpoint)
+            # At once: imports, hashing and loading give a trainer time to remove them.
+            if held := self._take_hold(ready):
+                self._evaluate(held[0])
                 busy_at = self._clock()
                 continue
-            if self._is_over(is_done=is_done, idle=self._clock() - busy_at):
+            if not ready and self._is_over(is_done=is_done, idle=self._clock() - busy_at):
                 return
+            self._last = None
             self._sleep(self._poll_seconds)
+
+    def _take_hold(self, ready: Sequence[_Watched]) -> list[_Watched]:
+        """Hold the oldest checkpoints, which are removed first; return those that are held."""
+        for watched in ready[:MAX_HELD]:
+            if watched.hold is None:
+                assert watched.state is not None
+                watched.hold = self._curve.hold(watched.checkpoint, watched.state)
+        return [watched for watched in ready if watched.hold is not None]
+
+    def _evaluate(self, watched: _Watched) -> None:
+        assert watched.hold is not None
+        assert watched.weights is not None
+        try:
+            self._curve.evaluate(watched.hold, watched.weights)
+        finally:
+            watched.hold.release()
+            watched.hold = None
+        # One that was overwritten meanwhile is another one.
+        del self._watched[watched.checkpoint.step]
+        self._last = watched.checkpoint
 
     def _is_over(self, *, is_done: bool, idle: float) -> bool:
         settling = [w for w in self._watched.values() if not self._is_settled(w)]
@@ -720,16 +822,17 @@ class Follower:
             return True
         return self._stop_after is not None and idle >= self._stop_after
 
-    def _look(self) -> list[tuple[_Watched, Weights]]:
+    def _look(self) -> list[_Watched]:
         """Look at the folder once; return the checkpoints that can be evaluated, by step."""
         found = finding.find_checkpoints(self._curve.folder, self._patterns)
-        steps = {checkpoint.step for checkpoint in found}
-        for step in sorted(self._watched.keys() - steps):
-            self._curve.give_up(self._watched.pop(step).checkpoint, REMOVED)
-        ready: list[tuple[_Watched, Weights]] = []
+        ready = {step: w for step, w in self._watched.items() if w.hold is not None}
+        for step in sorted(self._watched.keys() - {checkpoint.step for checkpoint in found}):
+            if step not in ready:
+                self._give_up(self._watched.pop(step).checkpoint)
         for checkpoint in found:
             state = finding.read_state(checkpoint.path)
-            if state is None:
+            # A hold stays what it was; what has become of the checkpoint is looked at afterwards.
+            if state is None or checkpoint.step in ready:
                 continue  # it is being removed, or renamed
             if self._curve.finished.get(checkpoint.step) == state.signature:
                 self._watched.pop(checkpoint.step, None)
@@ -738,9 +841,19 @@ class Follower:
             if watched is None or watched.state is None or watched.state != state:
                 watched = _Watched(checkpoint, state, self._clock())
                 self._watched[checkpoint.step] = watched
-            if (weights := self._check(watched, state)) is not None:
-                ready.append((watched, weights))
-        return ready
+            watched.weights = self._check(watched, state)
+            if watched.weights is not None:
+                ready[checkpoint.step] = watched
+        return [ready[step] for step in sorted(ready)]
+
+    def _give_up(self, checkpoint: Checkpoint) -> None:
+        reason = REMOVED
+        if self._last is not None:
+            reason += (
+                f": it was gone after the eval of {self._last.name}. Keep more checkpoints "
+                "(save_total_limit), save fewer, or evaluate fewer samples"
+            )
+        self._curve.give_up(checkpoint, reason)
 
     def _is_settled(self, watched: _Watched) -> bool:
         """Whether nothing has changed in it for as long as is waited."""
@@ -761,7 +874,7 @@ class Follower:
                 # Some trainers leave the folder of a checkpoint that they remove (verl).
                 del self._watched[checkpoint.step]
                 self._curve.finished[checkpoint.step] = state.signature
-                self._curve.give_up(checkpoint, REMOVED)
+                self._give_up(checkpoint)
                 return None
             if weights is None:
                 reason = "it holds no weights in a format that is known"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from heldout._extras import install_hint
+from heldout._core.extras import install_hint
 from heldout.errors import InvalidInput
 
 Format = Literal["transformers", "adapter", "shards", "distributed", "verl", "unreadable"]
@@ -57,6 +57,8 @@ class Weights:
     """The folder that they are in."""
     problem: str = ""
     """Of an unreadable format: its name, and what to do."""
+    beside: Path | None = None
+    """Where `path` was before it was held (`holding.py`): a tokenizer may lie beside it."""
 
     @property
     def config(self) -> Path | None:
@@ -69,7 +71,8 @@ class Weights:
         return self._find("tokenizer_config.json") or self._find("tokenizer.json")
 
     def _find(self, name: str) -> Path | None:
-        places = (self.path / place for place in TOKENIZERS)
+        folders = [self.path, *([self.beside] if self.beside is not None else [])]
+        places = (folder / place for folder in folders for place in TOKENIZERS)
         return next((place for place in places if (place / name).is_file()), None)
 
 

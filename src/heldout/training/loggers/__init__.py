@@ -19,6 +19,8 @@ from heldout.training.loggers.base import (
     LoggerReport,
     Loggers,
     LoggersReport,
+    LogsMetrics,
+    MetricsLogger,
     StdoutLogger,
 )
 from heldout.training.loggers.mlflow import MlflowLogger
@@ -33,6 +35,8 @@ __all__ = [
     "LoggerReport",
     "Loggers",
     "LoggersReport",
+    "LogsMetrics",
+    "MetricsLogger",
     "MlflowLogger",
     "StdoutLogger",
     "TensorboardLogger",

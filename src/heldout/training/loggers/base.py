@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Protocol, TextIO, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar, cast
 
 from heldout.errors import InvalidInput, printable_error
 
@@ -32,6 +32,10 @@ log = logging.getLogger("heldout")
 
 SLOW_SECONDS = 120.0
 """A call of a logger that takes longer than this is a warning."""
+CLOSE_SECONDS = 60.0
+"""How long loggers may take to store queued results when they are closed."""
+EXIT_SECONDS = 2.0
+"""The same after Ctrl-C."""
 MAX_TEXT = 2000
 """Characters of a text that are sent to a tracker."""
 _SKIP_NUMBERS = ("skipped", "seconds", "lag_steps")
@@ -55,6 +59,13 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Store what is still buffered. Called once, after the last result."""
+
+
+class LogsMetrics(Protocol):
+    """A trainer's own logger, of the form that tinker-cookbook's and Lightning's have."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int, /) -> object:
+        """Store the metrics of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +119,17 @@ class Loggers:
     """Several loggers, none of which delays training or another logger.
 
     Args:
-        loggers: Objects with `log(name, step, fields)` and `close()`.
+        loggers: Objects with `log(name, step, fields)` and `close()`, or `log_metrics(metrics,
+            step)`.
         capacity: How many results may wait for one logger; further ones are dropped and counted.
 
     Raises:
         InvalidInput: One of them is not a logger, or `capacity` is below 1.
     """
 
-    def __init__(self, *loggers: Logger, capacity: int = 1000) -> None:
+    def __init__(self, *loggers: Logger | LogsMetrics, capacity: int = 1000) -> None:
         if capacity < 1:
-            raise InvalidInput(f"capacity is a whole number >= 1, got {capacity!r}")
+            raise InvalidInput(f"capacity must be a whole number >= 1, got {capacity!r}")
         self._pid = os.getpid()
         self._closed = False
         self._threads = [_LoggerThread(logger, capacity) for logger in checked_loggers(loggers)]
@@ -139,7 +151,7 @@ class Loggers:
         for thread in self._threads:
             thread.put((name, step, dict(fields)))
 
-    def close(self, timeout: float = 60.0) -> LoggersReport:
+    def close(self, timeout: float = CLOSE_SECONDS) -> LoggersReport:
         """Let every logger store its queued results, and close it. Does nothing in a forked child.
 
         Args:
@@ -167,8 +179,10 @@ class Loggers:
     def __enter__(self) -> Loggers:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        # After Ctrl-C nobody wants to wait a minute for a tracker that hangs.
+        is_brief = kind is not None and not issubclass(kind, Exception | SystemExit)
+        self.close(EXIT_SECONDS if is_brief else CLOSE_SECONDS)
 
 
 class _LoggerThread:
@@ -176,7 +190,7 @@ class _LoggerThread:
 
     def __init__(self, logger: Logger, capacity: int) -> None:
         self._logger, self._capacity = logger, capacity
-        self._name = type(logger).__name__
+        self._name = type(logger.wrapped if isinstance(logger, MetricsLogger) else logger).__name__
         # None ends the thread. The bound is checked in put(), so that None always fits.
         self._queue: queue.SimpleQueue[tuple[str, int, Fields] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -275,23 +289,27 @@ class _LoggerThread:
         log.warning(message, self._name, reason, exc_info=problem)
 
 
-def checked_loggers(loggers: Iterable[Logger]) -> tuple[Logger, ...]:
+def checked_loggers(loggers: Iterable[Logger | LogsMetrics]) -> tuple[Logger, ...]:
     """Return a list of loggers; InvalidInput, with a hint, if something else is in it."""
     if not isinstance(loggers, Iterable):
-        raise InvalidInput(f"loggers is a list: [logger], got {loggers!r:.100}")
-    checked = tuple(loggers)
-    for logger in checked:
-        hint = ""
-        if isinstance(logger, type):
-            hint = f". It is a class: make one, {logger.__name__}(…)"
-        elif callable(getattr(logger, "log", None)) and callable(getattr(logger, "close", None)):
-            continue
-        elif callable(logger):
-            hint = ". CallableLogger(fn) makes one of a function"
-        raise InvalidInput(
-            f"a logger has log(name, step, fields) and close(), got {logger!r:.100}{hint}"
-        )
-    return checked
+        raise InvalidInput(f"loggers must be a list: [logger], got {loggers!r:.100}")
+    return tuple(map(_as_logger, loggers))
+
+
+def _as_logger(logger: Any) -> Logger:
+    hint = ""
+    if isinstance(logger, type):
+        hint = f". It is a class: make one, {logger.__name__}(…)"
+    elif callable(getattr(logger, "log", None)) and callable(getattr(logger, "close", None)):
+        return cast(Logger, logger)
+    elif callable(getattr(logger, "log_metrics", None)):
+        return MetricsLogger(logger)
+    elif callable(logger):
+        hint = ". CallableLogger(fn) makes one of a function"
+    raise InvalidInput(
+        "a logger has log(name, step, fields) and close(), or log_metrics(metrics, step), got "
+        f"{logger!r:.100}{hint}"
+    )
 
 
 def split_fields(fields: Fields) -> tuple[dict[str, float | int], dict[str, str]]:
@@ -362,7 +380,7 @@ class CallableLogger:
 
     def __init__(self, fn: Callable[[str, int, dict[str, float | int | str]], object]) -> None:
         if not callable(fn):
-            raise InvalidInput(f"fn is a function (name, step, fields), got {fn!r:.100}")
+            raise InvalidInput(f"fn must be a function (name, step, fields), got {fn!r:.100}")
         self._fn = fn
 
     def log(self, name: str, step: int, fields: Fields) -> None:
@@ -372,6 +390,27 @@ class CallableLogger:
 
     def close(self) -> None:
         """Nothing to do."""
+
+
+class MetricsLogger:
+    """Hands the numbers of each result to a trainer's own logger, as `<name>/<field>`.
+
+    It is not closed: it is the trainer's, who logs to it after the last eval, too.
+
+    Args:
+        wrapped: The logger, with `log_metrics(metrics, step)`.
+    """
+
+    def __init__(self, wrapped: LogsMetrics) -> None:
+        self.wrapped = wrapped
+
+    def log(self, name: str, step: int, fields: Fields) -> None:
+        """Log the numbers: such loggers take no texts. A skip has `<name>/skipped` 1."""
+        numbers, _ = split_fields(fields)
+        self.wrapped.log_metrics(with_prefix(name, numbers), step)
+
+    def close(self) -> None:
+        """Nothing to do: the logger is the trainer's."""
 
 
 class StdoutLogger:

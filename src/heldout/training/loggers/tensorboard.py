@@ -19,7 +19,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from heldout._extras import missing_extra
+from heldout._core.extras import missing_extra
 from heldout.errors import InvalidInput
 from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
@@ -50,7 +50,7 @@ class TensorboardLogger:
                 f"logging to TensorBoard needs the package ({problem})", "tensorboard"
             ) from None
         if not isinstance(logdir, str | Path):
-            raise InvalidInput(f"logdir is the trainer's log directory, got {logdir!r:.100}")
+            raise InvalidInput(f"logdir must be the trainer's log directory, got {logdir!r:.100}")
         self._event_pb2, self._summary_pb2 = event_pb2, summary_pb2
         self._text_metadata, self._tensor_util = metadata, tensor_util
         self._record_writer = RecordWriter

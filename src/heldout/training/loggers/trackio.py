@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from heldout._extras import missing_extra
+from heldout._core.extras import missing_extra
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.loggers.base import Fields, split_fields, with_prefix
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heldout._extras import missing_extra
+from heldout._core.extras import missing_extra
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
@@ -49,7 +49,7 @@ class WandbLogger:
             ) from None
         if run is not None and not hasattr(run, "id"):
             hint = "; a project is named by project=" if isinstance(run, str) else ""
-            raise InvalidInput(f"run is what wandb.init returned, got {run!r:.100}{hint}")
+            raise InvalidInput(f"run must be what wandb.init returned, got {run!r:.100}{hint}")
         self._wandb: Any = wandb
         self._trainer, self._active = run, wandb.run
         self._project, self._step_key = project, step_key

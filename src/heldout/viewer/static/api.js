@@ -99,9 +99,9 @@ export async function getBlob(path, params) {
   throw new Refused(await response.json(), response.status);
 }
 
-/** Send something to be written; the answer, as of `get`. */
+/** Send something to be written, if the page is left meanwhile, too; the answer, as of `get`. */
 export async function send(path, body) {
-  const options = { method: "POST", body: JSON.stringify(body) };
+  const options = { method: "POST", body: JSON.stringify(body), keepalive: true };
   const type = { "Content-Type": "application/json" };
   return readAnswer(fetch(`api/${path}`, { ...options, headers: { ...headers(), ...type } }));
 }

@@ -8,6 +8,7 @@ import { isExport, readAnswers } from "./exported.js";
 import { History } from "./history.js";
 import { useKeys } from "./hooks.js";
 import * as keys from "./keys.js";
+import { Refusals } from "./note.js";
 import { Pair } from "./pair.js";
 import { go, here, link, onChange } from "./route.js";
 import { Run } from "./run.js";
@@ -135,7 +136,7 @@ class App extends Component {
         <button class="plain" onClick=${this.turnHelp} aria-label="keys" aria-expanded=${help}>?</button>
       </header>
       ${help ? html`<${Help} onClose=${this.turnHelp} />` : null}
-      <main id="main" tabindex="-1">${page(route)}</main>
+      <main id="main" tabindex="-1"><${Refusals} />${page(route)}</main>
       ${made ? html`<footer class="soft">${made}</footer>` : null}`;
   }
 }

@@ -1,5 +1,6 @@
 // A training curve, live while it trains, and which samples flipped between two of its steps.
 
+import { isNumber } from "./charts.js";
 import { CurveChart, Readout, stepAxis, stepBeside } from "./curve_chart.js";
 import { Export } from "./export.js";
 import { isExport } from "./exported.js";
@@ -73,6 +74,7 @@ export function Curve({ name, params }) {
       <${Choices} curve=${curve} />
       <div class="columns">
         <section>
+          ${curve.verdict?.since_start ? html`<p>${visible(curve.verdict.since_start)}</p>` : null}
           ${curve.best ? html`<p>${visible(curve.best.sentence)}</p>` : null}
           ${
             chosen.length === 2
@@ -114,12 +116,13 @@ function Drawing({ curve, results, chosen, onPoint, ...drawn }) {
   // The verdict and the best step are of the reward, whatever is drawn.
   const windows = metric === "reward" ? curve.verdict?.windows || [] : [];
   const top = metric === "reward" ? (best?.step ?? null) : null;
+  const hasInterval = results.some((point) => isNumber(point.low));
   const key = (kind, text) => html`<span class="key ${kind}"></span> ${text}`;
   return html`
     <${CurveChart} ...${drawn} chosen=${chosen} windows=${windows} best=${top} onPoint=${onPoint} />
     <${Readout} series=${drawn.series} at=${drawn.at} metric=${metric} />
     <p class="legend soft">
-      ${key("mean", `mean ${metric} with its 95% interval`)}
+      ${key("mean", hasInterval ? `mean ${metric} with its 95% interval` : `${metric}, without an interval`)}
       ${windows.length ? key("window", "the two windows of the verdict") : null}
       ${top === null ? null : key("best", "best step")}
       ${
@@ -128,6 +131,7 @@ function Drawing({ curve, results, chosen, onPoint, ...drawn }) {
           : null
       }
       ${results.some((point) => point.fewer) ? key("hollow", "fewer items than the others") : null}
+      ${results.some((point) => point.mean === null) ? key("unmeasured", `an eval without ${metric}`) : null}
       ${curve.points.some((point) => !point.result) ? key("tick", "skipped or in flight") : null}</p>`;
 }
 
@@ -176,15 +180,14 @@ function Choices({ curve }) {
     ...labels.map((label) => [`${curve.name}: ${label}`, [curve.name, label]]),
     ...curve.others.map((name) => [name, [name, ""]]),
   ]);
-  const metrics = ["reward", "pass_rate", ...curve.metrics];
   const canDraw = others.size > 0 && !isExport();
   const draw = ([name, label]) =>
     go(["curves"], { curve: [curve.name, name], label: [curve.label, label], metric: curve.metric });
   return html`<p class="toolbar">
     ${
-      curve.metrics.length
-        ? html`<${Select} label="metric" value=${curve.metric} options=${metrics}
-            onChange=${(name) => set({ metric: name === "reward" ? "" : name })} />`
+      curve.metrics.length > 1
+        ? html`<${Select} label="metric" value=${curve.metric} options=${curve.metrics}
+            onChange=${(name) => set({ metric: name === curve.metrics[0] ? "" : name })} />`
         : null
     }
     ${

@@ -85,8 +85,10 @@ export function CurveChart({ series, axis, at, onAt, over = [], chosen = [], win
         ${points
           .filter((p) => !isNumber(p.mean))
           .map(
-            (p) => html`<line class="missed ${p.pending ? "pending" : ""}" x1=${x(p.step)} x2=${x(p.step)}
-              y1=${BOTTOM - 8} y2=${BOTTOM}><title>step ${p.step}: ${p.note}</title></line>`,
+            (
+              p,
+            ) => html`<line class=${missed(p)} x1=${x(p.step)} x2=${x(p.step)} y1=${BOTTOM - 8} y2=${BOTTOM}>
+              <title>step ${p.step}: ${p.result ? "without this metric" : p.note}</title></line>`,
           )}
         ${shown[i].map(
           (p) => html`<${Point} point=${p} x=${x(p.step)} y=${y} onPoint=${onPoint}
@@ -96,6 +98,9 @@ export function CurveChart({ series, axis, at, onAt, over = [], chosen = [], win
     ${over.length ? html`<g class="over"><${Stretch} line=${over} x=${x} y=${y} hasBand /></g>` : null}
   </svg>`;
 }
+
+/** Why a step has no dot: its eval has other metrics, was skipped, or has not finished. */
+const missed = ({ result, pending }) => `missed ${result ? "unmeasured" : pending ? "pending" : ""}`;
 
 function Stretch({ line, x, y, hasBand }) {
   const band = outline(

@@ -1,5 +1,6 @@
 // Several curves in one chart: seeds, runs or eval sets.
 
+import { isNumber } from "./charts.js";
 import { CurveChart, Readout, stepAxis, stepBeside } from "./curve_chart.js";
 import { useAnswer, useKeys, useToggle } from "./hooks.js";
 import { Crumbs, Live, Loaded, Select } from "./parts.js";
@@ -43,7 +44,7 @@ export function Curves({ params }) {
       <${Crumbs} path=${[["runs", link(["runs"])]]} />
       <h1>${series.length} curves <${Live} state=${answer.live} /></h1>
       ${series.map(
-        (one, i) => html`<${Series} one=${one} css="s${i}"
+        (one, i) => html`<${Series} one=${one} css="s${i}" metric=${found.metric}
           onRemove=${series.length > 1 ? () => remove(i) : null} />`,
       )}
       ${
@@ -54,8 +55,8 @@ export function Curves({ params }) {
       }
       <${OverRuns} found=${found} runs=${series.length} isOn=${withMean} onTurn=${turnMean} />
       <p class="toolbar">
-        <${Select} label="metric" value=${found.metric} options=${["reward", "pass_rate", ...found.metrics]}
-          onChange=${(name) => set({ metric: name === "reward" ? "" : name })} />
+        <${Select} label="metric" value=${found.metric} options=${found.metrics}
+          onChange=${(name) => set({ metric: name === found.metrics[0] ? "" : name })} />
         ${
           offered.size && series.length < 6
             ? html`<${Select} label="add" value="" none="a curve" options=${[...offered.keys()]}
@@ -67,13 +68,16 @@ export function Curves({ params }) {
   return html`<${Loaded} answer=${answer} view=${view} />`;
 }
 
-function Series({ one, css, onRemove }) {
+function Series({ one, css, metric, onRemove }) {
   const { kind = "", sentence = "no verdict" } = one.verdict || {};
+  const results = one.points.filter((point) => point.result);
+  const lacks = results.length > 0 && results.every((point) => !isNumber(point.mean));
   const href = link(["curve", one.of], { label: one.labels.length > 1 ? one.label : "" });
   return html`<p class="of-series"><span class="key mean ${css}"></span>${" "}
     <a href=${href}>${visible(one.name)}</a>${" "}
     <span class="badge ${kind}">${kind || "no verdict"}</span>${" "}
     <span class="soft">${kind ? visible(sentence) : ""}</span>${" "}
+    ${lacks ? html`<span class="errored">has no ${visible(metric)}</span>` : null}${" "}
     ${
       onRemove
         ? html`<button class="plain" aria-label="remove ${one.name}" onClick=${onRemove}>✕</button>`

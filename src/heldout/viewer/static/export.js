@@ -11,15 +11,19 @@ const size = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} KB` : `${(byte
 /** @param {{names: string[]}} props the runs that the file is of */
 export function Export({ names }) {
   const [samples, setSamples] = useState("failures");
-  const [made, setMade] = useState(null);
+  const [last, setMade] = useState(null);
   if (isExport()) return null;
   const request = { name: names, samples };
+  // What was made of another choice says nothing of this one.
+  const made = last?.of === samples ? last : null;
   const look = async () => {
-    setMade({ busy: true });
-    setMade(await get("export", request).catch((problem) => ({ problem })));
+    setMade({ of: samples, busy: true });
+    const answer = await get("export", request).catch((problem) => ({ problem }));
+    setMade((latest) => (latest?.of === samples ? { ...answer, of: samples } : latest));
   };
   const save = async () => {
-    const blob = await getBlob("exported", request).catch((problem) => setMade({ problem }));
+    const refuse = (problem) => setMade({ of: samples, problem });
+    const blob = await getBlob("exported", request).catch(refuse);
     if (!blob) return;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(blob);
@@ -30,13 +34,9 @@ export function Export({ names }) {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   };
-  const choose = (next) => {
-    setSamples(next);
-    setMade(null);
-  };
   return html`<details class="export"><summary>Export as one file</summary>
     <p><${Select} label="conversations" value=${samples} options=${["failures", "all"]}
-        onChange=${choose} />${" "}
+        onChange=${setSamples} />${" "}
       <button onClick=${look} disabled=${made?.busy}>What will be in it?</button></p>
     <div role="status">
       ${made?.busy ? html`<p class="soft">Making it…</p>` : null}

@@ -1,7 +1,7 @@
 // The answers inside an exported file, which has no server.
 
+import { parse, pickedBy, select } from "./filter.js";
 import { Refused } from "./refused.js";
-import { parse, pickedBy, select } from "./where.js";
 
 /** Answers by request; null where there is a server. */
 let answers = null;

@@ -2,12 +2,18 @@
 // Browsers end at about 17 million pixels, so beyond 6 million the scroll bar gives a fraction of
 // all rows instead of pixels; wheel and keys then move by rows.
 
+import { onNewToken } from "./api.js";
 import * as keys from "./keys.js";
+import { Problem } from "./parts.js";
 import { Component, html } from "./vendor/preact-htm.js";
 
 export const ROW = 28;
 const TALLEST = 6_000_000;
 const PAGE = 100;
+/** Milliseconds until rows that could not be loaded are asked for again; twice as many each time. */
+const [FIRST_PAUSE, LONGEST_PAUSE] = [1000, 30_000];
+/** What is answered otherwise if it is asked again: no answer, a server's mistake, a file that changes. */
+const mayPass = ({ status }) => status === 0 || status === 422 || status === 429 || status >= 500;
 
 /** The first row to show at a scroll position. Exported for tests. */
 export function firstRow(scroll, total, visible, spacer, view) {
@@ -25,6 +31,8 @@ export function scrollFor(first, total, visible, spacer, view) {
 
 export class Grid extends Component {
   state = { first: 0, view: 600 };
+  /** Why rows could not be loaded: nothing more is asked for before `retry`. */
+  problem = null;
   pages = new Map();
   waiting = new Set();
 
@@ -45,6 +53,7 @@ export class Grid extends Component {
       Enter: () => this.open(),
     };
     this.release = keys.use({ current });
+    this.forget = onNewToken(this.retry);
     this.fetch();
     this.reveal(this.props.selected);
   }
@@ -52,14 +61,29 @@ export class Grid extends Component {
   componentWillUnmount() {
     this.observer.disconnect();
     this.release();
-    this.abort?.abort();
+    this.forget();
+    this.reset();
   }
+
+  /** Take back what is under way, and the pause after a failure. */
+  reset() {
+    this.abort?.abort();
+    this.waiting.clear();
+    clearTimeout(this.timer);
+    this.problem = null;
+    this.pause = FIRST_PAUSE;
+  }
+
+  retry = () => {
+    clearTimeout(this.timer);
+    this.problem = null;
+    this.forceUpdate();
+  };
 
   componentDidUpdate(previous) {
     if (previous.version !== this.props.version) {
       this.pages.clear();
-      this.waiting.clear();
-      this.abort?.abort();
+      this.reset();
       this.box.scrollTop = 0;
       this.setState({ first: 0 });
     }
@@ -127,24 +151,37 @@ export class Grid extends Component {
     return this.pages.get(Math.floor(index / PAGE))?.[index % PAGE];
   }
 
+  /** Ask for the rows in view that are not here. */
   async fetch() {
-    const { total, load, version } = this.props;
+    const { total, load } = this.props;
     const from = Math.floor(this.state.first / PAGE);
     const to = Math.floor(Math.min(total - 1, this.state.first + this.visible + 1) / PAGE);
     for (let page = from; page <= to; page++) {
-      if (this.pages.has(page) || this.waiting.has(page) || total === 0) continue;
+      if (this.problem || this.pages.has(page) || this.waiting.has(page) || total === 0) continue;
+      if (!this.abort || this.abort.signal.aborted) this.abort = new AbortController();
+      const { signal } = this.abort;
       this.waiting.add(page);
-      this.abort ??= new AbortController();
-      if (this.abort.signal.aborted) this.abort = new AbortController();
       try {
-        const rows = await load(page * PAGE, PAGE, this.abort.signal);
-        if (version === this.props.version) this.pages.set(page, rows);
+        const rows = await load(page * PAGE, PAGE, signal);
+        if (signal.aborted) return; // by a newer filter, or with the table
+        this.pages.set(page, rows);
+        this.pause = FIRST_PAUSE;
       } catch (problem) {
-        if (problem.name !== "AbortError") this.props.onProblem?.(problem);
+        if (signal.aborted) return;
+        this.fail(problem);
       }
       this.waiting.delete(page);
       this.forceUpdate();
     }
+  }
+
+  /** Stop asking, and go on after a pause if that may help. */
+  fail(problem) {
+    if (this.problem) return; // of two requests at a time, the first says it
+    this.problem = { problem, pause: mayPass(problem) ? this.pause : null };
+    if (!this.problem.pause) return;
+    this.timer = setTimeout(this.retry, this.pause);
+    this.pause = Math.min(LONGEST_PAUSE, 2 * this.pause);
   }
 
   render() {
@@ -153,7 +190,8 @@ export class Grid extends Component {
     const rows = [];
     for (let i = first; i < Math.min(total, first + this.visible + 2); i++) rows.push(i);
     const template = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
-    return html`<div class="grid ${isStale ? "stale" : ""}" role="grid" aria-label=${label}
+    return html`${this.problem ? html`<${NotLoaded} ...${this.problem} retry=${this.retry} />` : null}
+    <div class="grid ${isStale ? "stale" : ""}" role="grid" aria-label=${label}
       aria-busy=${isStale} aria-rowcount=${total} aria-colcount=${columns.length} tabindex="0"
       onScroll=${this.onScroll}
       ref=${(box) => {
@@ -194,4 +232,11 @@ export class Grid extends Component {
       )}
     </div>`;
   }
+}
+
+/** Why rows are empty, and when they are asked for again. */
+function NotLoaded({ problem, pause, retry }) {
+  const when = pause ? ` They are asked for again in ${pause / 1000} s.` : "";
+  const message = `Rows could not be loaded: ${problem.message.replace(/\.$/, "")}.${when}`;
+  return html`<${Problem} problem=${{ message, hint: problem.hint }} retry=${retry} />`;
 }

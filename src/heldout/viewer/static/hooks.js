@@ -5,6 +5,44 @@ import * as keys from "./keys.js";
 import { link } from "./route.js";
 import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "./vendor/preact-htm.js";
 
+/** The longest rest between two answers, in milliseconds. */
+const LONGEST_REST = 10_000;
+
+/**
+ * When what changed is loaded again, however fast changes come: never while an answer is under way,
+ * since the next load would abort it, and after a rest of three times what the last answer took.
+ * @param {() => void} load
+ */
+function makePace(load) {
+  let timer = null;
+  let [isLoading, isBehind, begun, rested] = [false, false, 0, 0];
+  const cancel = () => {
+    clearTimeout(timer);
+    timer = null;
+    isBehind = false;
+  };
+  const plan = () => {
+    if (!isBehind || isLoading || timer !== null) return;
+    timer = setTimeout(load, Math.max(0, rested - performance.now()));
+  };
+  return {
+    cancel,
+    changed() {
+      isBehind = true;
+      plan();
+    },
+    begin() {
+      cancel(); // this answer has all changes until now
+      [isLoading, begun] = [true, performance.now()];
+    },
+    end() {
+      const now = performance.now();
+      [isLoading, rested] = [false, now + Math.min(LONGEST_REST, 3 * (now - begun))];
+      plan();
+    },
+  };
+}
+
 /**
  * The answer to a request, asked for again whenever the request changes. What was answered stays
  * while something newer loads, and when that fails.
@@ -17,43 +55,43 @@ export function useAnswer(path, params = {}, follows = () => null, version = 0) 
   const [answer, setAnswer] = useState({ data: null, problem: null, of: "" });
   const [live, setLive] = useState("");
   const [asked, reload] = useReducer((times) => times + 1, 0);
-  const took = useRef(0);
+  const pace = useRef(null);
+  pace.current ??= makePace(reload);
+  const seen = useRef(version);
   const request = path === null ? "" : address(path, params);
 
   useEffect(() => {
     if (!request) return undefined;
     const stop = new AbortController();
-    const begun = performance.now();
+    pace.current.begin();
+    seen.current = version;
     const settle = (next) => {
-      if (!stop.signal.aborted) setAnswer(next);
+      if (stop.signal.aborted) return;
+      pace.current.end();
+      setAnswer(next);
     };
     get(path, params, stop.signal).then(
-      (data) => {
-        took.current = performance.now() - begun;
-        settle({ data, problem: null, of: request });
-      },
+      (data) => settle({ data, problem: null, of: request }),
       (problem) => settle((last) => ({ ...last, problem })),
     );
-    return () => stop.abort();
-  }, [request, asked, version]);
+    return () => {
+      stop.abort();
+      pace.current.cancel();
+    };
+  }, [request, asked]);
+
+  useEffect(() => {
+    if (request && seen.current !== version) pace.current.changed();
+    seen.current = version;
+  }, [version]);
 
   useEffect(() => (answer.problem?.status === 401 ? onNewToken(reload) : undefined), [answer.problem]);
 
   const names = answer.data && request ? follows(answer.data) : null;
-  useEffect(() => {
-    if (!names) return undefined;
-    let later;
-    // Not more often than an answer takes.
-    const onEvent = () => {
-      clearTimeout(later);
-      later = setTimeout(reload, Math.min(10_000, 3 * took.current));
-    };
-    const end = follow(names, answer.data.state || "", onEvent, setLive);
-    return () => {
-      clearTimeout(later);
-      end();
-    };
-  }, [names?.join("\n")]);
+  useEffect(
+    () => (names ? follow(names, answer.data.state || "", pace.current.changed, setLive) : undefined),
+    [names?.join("\n")],
+  );
 
   if (!request) return { data: null, problem: null, of: "", live: "", isStale: false, reload };
   return { ...answer, live, isStale: answer.of !== request, reload };

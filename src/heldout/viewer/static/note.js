@@ -1,38 +1,32 @@
 // What a reviewer says of an answer: shown where there is a note, written where the server takes notes.
 
-import { send } from "./api.js";
 import { useAnswer, useKeys } from "./hooks.js";
 import { Problem, Table } from "./parts.js";
 import { link } from "./route.js";
 import { ago, count, oneLine, visible } from "./text.js";
-import { html, useRef, useState } from "./vendor/preact-htm.js";
+import { discard, edit, insist, known, refused, save, shown, useUnsaved } from "./unsaved.js";
+import { html, useEffect, useRef } from "./vendor/preact-htm.js";
 
 const LABELS = ["correct", "incorrect", "not_attempted"];
+const STATES = { typed: "not saved yet", writing: "saving…", refused: "not saved" };
 
 /** @param {{sample: any}} props an attempt, with its note */
 export function Note({ sample }) {
-  const { name, id, repeat } = sample;
-  const [written, setWritten] = useState(null);
-  const [problem, setProblem] = useState(null);
+  useUnsaved();
   const field = useRef(null);
-  const of = `${name}\n${id}\n${repeat}`;
-  const { note, note_problem: damage } = written?.of === of ? written : sample;
-  const write = async (label, remark) => {
-    try {
-      setWritten({ of, ...(await send("note", { name, id, repeat, label, remark })) });
-      setProblem(null);
-    } catch (refused) {
-      setProblem(refused);
-    }
-  };
+  const of = JSON.stringify([sample.name, sample.id, sample.repeat]);
+  const { note, note_problem: damage } = known(sample);
+  const { label, remark, state } = shown(sample);
   useKeys(sample.takes_notes ? { r: () => field.current?.focus() } : {});
+  // A field that is taken away with the focus in it says nothing of having lost it.
+  useEffect(() => () => save(sample), [of]);
   if (!note && !damage && !sample.takes_notes) return null;
-  const label = note?.label || "";
-  const remark = note?.remark || "";
-  const turn = (one) => write(label === one ? "" : one, remark);
+  const turn = (one) => {
+    edit(sample, { label: label === one ? "" : one });
+    save(sample);
+  };
   return html`<h2>Note</h2>
     ${damage ? html`<p class="errored">${visible(damage)}</p>` : null}
-    ${problem ? html`<${Problem} problem=${problem} />` : null}
     ${note && !note.is_current ? html`<p class="errored">about an earlier answer to this sample</p>` : null}
     ${
       sample.takes_notes
@@ -41,10 +35,39 @@ export function Note({ sample }) {
               ${visible(one)}</button>`,
           )}</div>
           <label class="remark">remark <textarea rows="3" maxlength="4000" key=${of} ref=${field} title="r"
-            onChange=${(event) => write(label, event.target.value)}>${remark}</textarea></label>`
+            value=${remark} onInput=${(event) => edit(sample, { remark: event.target.value })}
+            onBlur=${() => save(sample)}></textarea></label>`
         : html`<p><b>${visible(label)}</b> ${visible(remark)}</p>`
     }
-    ${note ? html`<p class="soft">written ${ago(note.time)}</p>` : null}`;
+    <p class=${state === "refused" ? "errored" : "soft"} role="status">${
+      STATES[state] || (note ? `written ${ago(note.time)}` : "")
+    }</p>`;
+}
+
+/** Notes that could not be written, on every page until they are written or discarded. */
+export function Refusals() {
+  useUnsaved();
+  const all = refused();
+  if (!all.length) return null;
+  return html`<div class="refusals">${all.map((one) => {
+    const { attempt, problem } = one;
+    const { name, id, repeat } = attempt;
+    const href = link(["run", name, "sample"], { id, repeat: repeat || "" });
+    const theirs = problem.answer?.note;
+    return html`<div class="problem" role="alert" key=${JSON.stringify(attempt)}>
+      <p>The note on <a href=${href}>${visible(id)}</a> is not saved. ${visible(problem.message)}</p>
+      ${
+        problem.answer
+          ? html`<p>It is now: <b>${visible(theirs?.label || "no label")}</b>${" "}
+              ${visible(theirs?.remark || "")}</p>`
+          : null
+      }
+      <p>Yours: <b>${visible(one.label || "no label")}</b> ${visible(one.remark)}</p>
+      <p class="toolbar"><button onClick=${() => insist(one)}>${
+        problem.answer ? "Write mine over it" : "Try again"
+      }</button>
+        <button onClick=${() => discard(one)}>Discard mine</button></p></div>`;
+  })}</div>`;
 }
 
 /** All notes of a run. */

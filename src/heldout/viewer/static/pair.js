@@ -28,6 +28,7 @@ export function Pair({ a, b, params }) {
     const turns = same === 1 ? "the first turn is" : `the first ${same} turns are`;
     return html`
       <${Crumbs} path=${[["runs", link(["runs"])], [`${a} and ${b}`, link(["compare", a, b])]]} />
+      ${right.problem ? html`<${Problem} problem=${right.problem} retry=${right.reload} />` : null}
       <h1>${visible(first.id)}</h1>
       <p>${visible(first.question || "")}</p>
       <p>target: <code>${visible(first.target ?? "–")}</code></p>

@@ -21,9 +21,8 @@ export function Pairs({ a, b, found, params }) {
   const at = Number(params.get("at") || 0);
   const request = { a, b, metric: params.get("metric") || "", allow: params.getAll("allow"), where, sort };
   const answer = useAnswer("pairs", { ...request, limit: PAGE });
-  const [further, setFurther] = useState(null); // what went wrong with rows further down
   const head = answer.data;
-  const problem = further || (answer.problem?.status === 409 ? null : answer.problem);
+  const problem = answer.problem?.status === 409 ? null : answer.problem;
   const load = async (offset, limit, signal) =>
     offset ? (await get("pairs", { ...request, offset, limit }, signal)).rows : head.rows;
   const beyond = useAnswer(at >= PAGE ? "pairs" : null, { ...request, offset: at, limit: 1 });
@@ -42,10 +41,12 @@ export function Pairs({ a, b, found, params }) {
     }
     ${
       head
-        ? html`<div class="pairs"><${Grid} label="samples of both runs" columns=${columns(sort)} load=${load}
-              total=${head.total} version=${answer.of} isStale=${answer.isStale || answer.problem !== null}
+        ? html`<div class="pairs"><div>
+            <${Grid} label="samples of both runs" columns=${columns(sort)} load=${load} total=${head.total}
+               version=${answer.of} isStale=${answer.isStale || answer.problem !== null}
               selected=${Math.min(at, Math.max(0, head.total - 1))} isAbsent=${(row) => row.inside === false}
-              onSelect=${(row) => set({ at: row })} onOpen=${open} onProblem=${setFurther} />
+              onSelect=${(row) => set({ at: row })} onOpen=${open} /></div>
+            ${beyond.problem ? html`<${Problem} problem=${beyond.problem} retry=${beyond.reload} />` : null}
             ${chosen ? html`<${Answers} a=${a} b=${b} row=${chosen} />` : null}</div>`
         : null
     }`;
@@ -53,12 +54,14 @@ export function Pairs({ a, b, found, params }) {
 
 function Chips({ head, where, found }) {
   const [typed, setTyped] = useState(null);
+  const ask = () => {
+    if (typed === null) return;
+    if (typed !== where) set({ where: typed, at: "" });
+    setTyped(null);
+  };
   useEffect(() => {
     if (typed === null) return undefined;
-    const timer = setTimeout(() => {
-      set({ where: typed, at: "" });
-      setTyped(null);
-    }, TYPING);
+    const timer = setTimeout(ask, TYPING);
     return () => clearTimeout(timer);
   }, [typed]);
   const terms = where.split(/\s+/).filter(Boolean);
@@ -76,7 +79,8 @@ function Chips({ head, where, found }) {
   return html`<div class="toolbar">
     <input class="filter" type="search" aria-label="Filter samples" data-filter spellcheck="false"
       placeholder=${"filter: difference<0  level:hard  lost:yes  text:refund"} value=${typed ?? where}
-      onInput=${(event) => setTyped(event.target.value)} />
+      onInput=${(event) => setTyped(event.target.value)} onBlur=${ask}
+      onKeyDown=${(event) => event.key === "Enter" && ask()} />
     ${CHIPS.map(
       (name) => html`<button aria-pressed=${terms.includes(`${name}:yes`)} title=${titles[name]}
         onClick=${() => toggle(`${name}:yes`)}>${`${name} `}

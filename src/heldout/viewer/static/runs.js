@@ -114,7 +114,8 @@ export function Runs({ params }) {
   const view = ({ roots }) => {
     if (!runs.length)
       return html`<h1>Runs</h1><p>No runs under ${roots.join(", ")}.</p>
-        <p class="soft"><code>heldout run FILE</code> makes one.</p>`;
+        <p class="soft"><code>heldout run heldout.examples.capitals</code> makes one with a small model
+        on this machine; <code>heldout run FILE --model MODEL</code> runs an eval of yours.</p>`;
     const isBounded = runs.every((run) => run.kind === "curve" || !(run.min < 0 || run.max > 1));
     const ready = chosen.length > 1;
     const verb = chosen[0]?.kind === "curve" ? "Draw" : "Compare";
@@ -230,10 +231,10 @@ function chart(run, isBounded) {
 function Verdicts({ run }) {
   const several = run.verdicts.length > 1;
   return html`${run.verdicts.map(
-    ({ label, kind }) =>
-      html`<span class="badge ${kind || ""}">${
+    ({ label, kind, short, answers }) =>
+      html`<span class="badge ${kind || ""}" title=${visible((answers || []).join("\n"))}>${
         several ? `${oneLine(label, 24)}: ` : ""
-      }${kind || "no verdict"}</span> `,
+      }${short || "no verdict"}</span> `,
   )}<span class="soft">at step ${run.step ?? "–"}${
     run.status === "finished" ? "" : `, ${run.status}`
   }${several ? html`; numbers of ${oneLine(run.verdicts[0].label, 24)}` : ""}</span>`;

@@ -26,10 +26,10 @@ const looked = new Map();
 export function Samples({ name, params }) {
   const where = params.get("where") || "";
   const sort = params.get("sort") || "";
+  const at = Number(params.get("at") || 0);
   const cols = params.getAll("cols");
   const request = { name, where, sort, cols };
   const answer = useRows(request);
-  const [problem, setProblem] = useState(null); // of rows further down
   const head = answer.data;
   const isShown = head && !answer.isStale && !answer.problem;
   const isCounted = isShown && head.total !== null;
@@ -66,7 +66,7 @@ export function Samples({ name, params }) {
       <${Views} name=${name} view=${{ where, sort, cols }} />
       ${isShown && head.total && !isExport() ? html`<${Files} request=${request} />` : null}
     </div>
-    <${Refusal} problem=${answer.problem || problem} where=${where} retry=${answer.reload} />
+    <${Refusal} problem=${answer.problem} where=${where} retry=${answer.reload} />
     ${
       isShown
         ? html`<${Counts} head=${head} slices=${slices} fresh=${fresh} onFresh=${answer.reload} />`
@@ -77,8 +77,7 @@ export function Samples({ name, params }) {
     <${Busy} is=${head && answer.isStale && !answer.problem} />
     ${
       head
-        ? html`<${Rows} head=${head} request=${request} answer=${answer} at=${Number(params.get("at") || 0)}
-            onProblem=${setProblem} />`
+        ? html`<${Rows} head=${head} request=${request} answer=${answer} at=${at} />`
         : answer.problem
           ? null
           : html`<p class="soft" role="status">Loading…</p>`
@@ -217,7 +216,7 @@ function Counts({ head, slices, fresh, onFresh }) {
     ${fresh ? html` · <button onClick=${onFresh}>${count(fresh)} new rows</button>` : null}</p>`;
 }
 
-function Rows({ head, request, answer, at, onProblem }) {
+function Rows({ head, request, answer, at }) {
   const { name, where, sort } = request;
   const total = head.total ?? head.rows.length;
   const of = answer.of.replace("&quick=1", ""); // rows stay while they are counted
@@ -231,7 +230,7 @@ function Rows({ head, request, answer, at, onProblem }) {
     version=${`${name} ${of} ${head.generation}`} isStale=${answer.isStale || answer.problem !== null}
     selected=${Math.min(at, Math.max(0, total - 1))} load=${load}
     isAbsent=${(row) => row.inside === false}
-    onSelect=${(row) => set({ at: row })} onOpen=${open} onProblem=${onProblem} />`;
+    onSelect=${(row) => set({ at: row })} onOpen=${open} />`;
 }
 
 function columns(head, sort) {

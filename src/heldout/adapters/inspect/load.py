@@ -1,0 +1,503 @@
+"""A task of Inspect as a heldout eval.
+
+Its solvers, tools and scorers run as they are, in Inspect's own `eval_async` (session.py); the
+policy is called by heldout. What Inspect would make a number of without saying so is an error here
+(values.py), and what cannot be honoured is refused before anything runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import json
+import logging
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir
+from copy import copy
+from importlib import import_module
+from importlib.metadata import entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from heldout._core.chat.messages import to_chat_api
+from heldout._core.code import import_file
+from heldout._core.config import NO_TURN_LIMIT
+from heldout._core.versions import check_version
+from heldout._evals.rollout import EvalDefinition
+from heldout.adapters.inspect.metrics import (
+    ScorerRules,
+    declared_keys,
+    describe_others,
+    describe_reducers,
+    metrics_of,
+    rules_of,
+    short_name,
+)
+from heldout.adapters.inspect.published import describe_task
+from heldout.adapters.inspect.values import score_outcome
+from heldout.errors import InvalidInput
+from heldout.integrations.hub import address_of_dataset, is_cached, is_offline
+from heldout.store.fingerprint import describe_callable
+from heldout.types import Message, Sample
+
+log = logging.getLogger("heldout")
+
+SUPPORTED = ">=0.3.285,<0.4"
+WHY = "it is built on calls that older ones lack"
+NEEDS_GRADER = ("model_graded_qa", "model_graded_fact")
+
+
+def from_inspect(
+    task: Any,
+    *,
+    reward: str | None = None,
+    model_roles: Mapping[str, Any] | None = None,
+    sandbox: Any = None,
+    **parameters: Any,
+) -> EvalDefinition:
+    """Make an eval of an Inspect task.
+
+    Args:
+        task: A `Task`, a function that `@task` decorates, or the name that Inspect has for one:
+            "inspect_evals/gsm8k", "evals/arithmetic.py@addition".
+        reward: The score that is the reward: SCORER, or SCORER.KEY where its value is a dict. By
+            default that of the task's `headline_metric`, else the first scorer's (and the first
+            key that its metrics name).
+        model_roles: Models that the task's code asks for by role, such as
+            {"grader": "openai/gpt-5-mini"}: names, or Inspect's models. A grader that would be the
+            policy itself is refused.
+        sandbox: Where the task's sandboxes run, instead of where it says. "local" runs what the
+            model does on this machine, unprotected.
+        **parameters: The task's own.
+
+    Returns:
+        The eval. Sampling is heldout's: what a task asks of it is in the outcome's
+        `ignored_settings`.
+
+    Raises:
+        InvalidInput: There is no such task or parameter, or it cannot be adapted.
+    """
+    check_version("inspect-ai", SUPPORTED, why=WHY)
+    from heldout.adapters.inspect.session import InspectSessions, scorer_names
+
+    given, task = task, _find_task(task, parameters)
+    roles = {**(task.model_roles or {}), **(model_roles or {})}
+    _check_adaptable(task, roles)
+    task, rows = _with_sandbox(task, sandbox)
+    task = _without_early_stopping(task)
+    names = scorer_names(task.scorer)
+    reward = _choose_reward(task, names, reward)
+    rules = rules_of(task, names)
+    _warn_of_differences(task, reward, rules)
+    samples = [_to_sample(row) for row in rows]
+    identity = _fingerprint(task, rows, roles, rules)
+    owners = [entry.dist for entry in _owners(task.registry_name) if entry.dist]
+    published = describe_task(given, task, owners, parameters, roles, names, reward)
+    by_id = {sample.id: row for sample, row in zip(samples, rows, strict=True)}
+    return EvalDefinition(
+        samples,
+        functools.partial(score_outcome, reward=reward, task=identity),
+        _no_messages,
+        InspectTaskEnvironments(by_id, InspectSessions(task, roles), identity, published),
+        NO_TURN_LIMIT,  # the task's own limits are for Inspect to keep
+    )
+
+
+class InspectTaskEnvironments:
+    """Makes the environment of a sample: an `environment_factory`."""
+
+    def __init__(
+        self,
+        rows: Mapping[str, Any],
+        sessions: Any,
+        identity: str,
+        published: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._rows, self._sessions, self._identity = rows, sessions, identity
+        self._published = published
+
+    def __call__(self, sample: Sample) -> Any:
+        """Make the environment of a sample, which is one of the task's own."""
+        from heldout.adapters.inspect.session import InspectEnvironment
+
+        row = self._rows.get(sample.id)
+        if row is None or _to_sample(row).input != sample.input:
+            raise InvalidInput(f"sample {sample.id!r} is not one of the Inspect task's")
+        return InspectEnvironment(row, self._sessions)
+
+    async def end_run(self) -> None:
+        """End Inspect's eval, where no other run goes on with it."""
+        await self._sessions.end()
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must share; of a published task, what its logs name, too."""
+        named = {"published": self._published} if self._published else {}
+        return {"name": "from_inspect", "task": self._identity, **named}
+
+
+def _no_messages(sample: Sample) -> list[Message]:
+    return []
+
+
+# --- Finding the task ---------------------------------------------------------------------------
+
+
+def _find_task(task: Any, parameters: Mapping[str, Any]) -> Any:
+    from inspect_ai import Task
+    from inspect_ai.util import registry_create
+
+    if isinstance(task, Task):
+        if parameters:
+            raise InvalidInput(
+                f"a Task is made already and takes no {', '.join(parameters)}; pass the function "
+                "that makes it"
+            )
+        return task
+    if isinstance(task, str):
+        path, _, name = task.partition("@")
+        if path.endswith(".py"):
+            with chdir(Path(path).resolve().parent):
+                return _make(_task_in_file(Path(path).name, name), parameters)
+        try:
+            # Without its return annotation, what is registered is returned as it is.
+            return _made(registry_create("task", task, **parameters), task)
+        except LookupError as problem:
+            if type(problem) is not LookupError:  # a KeyError, say, of the task's own code
+                raise
+            raise InvalidInput(
+                f"Inspect has no task {task!r}; `heldout tasks inspect` lists them, and a task in "
+                "a file is PATH.py@NAME"
+            ) from None
+        except TypeError as problem:
+            raise InvalidInput(f"{task}: {problem}") from problem
+    if callable(task):
+        return _make(task, parameters)
+    raise InvalidInput(f"from_inspect takes a Task, a @task function or a name, got {task!r:.200}")
+
+
+def _task_in_file(path: str, name: str) -> Callable[..., Any]:
+    module = import_file(Path(path))
+    tasks = {
+        key: value
+        for key, value in vars(module).items()
+        if getattr(getattr(value, "__registry_info__", None), "type", None) == "task"
+    }
+    if not name and len(tasks) == 1:
+        return tasks.popitem()[1]  # type: ignore[no-any-return]
+    if name not in tasks:
+        found = ", ".join(f"{path}@{key}" for key in tasks) or "none"
+        raise InvalidInput(f"{path} has no task {name!r}; it has {found}")
+    return tasks[name]  # type: ignore[no-any-return]
+
+
+def _make(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    name = getattr(function, "__name__", "the task")
+    try:
+        inspect.signature(function).bind(**parameters)
+    except TypeError as problem:
+        own = ", ".join(inspect.signature(function).parameters) or "none"
+        raise InvalidInput(f"{name}: {problem}; its parameters are {own}") from None
+    return _made(function(**parameters), name)
+
+
+def _made(value: Any, name: str) -> Any:
+    from inspect_ai import Task
+
+    if not isinstance(value, Task):
+        raise InvalidInput(f"{name} makes a {type(value).__name__}, and not a Task")
+    return value
+
+
+# --- What cannot be an eval ---------------------------------------------------------------------
+
+
+def _check_adaptable(task: Any, roles: Mapping[str, Any]) -> None:
+    refused = {
+        "sample_source": "it makes its samples while it runs; an eval has a fixed set",
+        "approval": "its tool calls are approved by somebody, which is not supported",
+        "review": "its tool results are reviewed by somebody, which is not supported",
+        "sentinel": "it has a sentinel, which is not supported",
+        "cost_limit": "it has a cost limit, and what heldout's policy costs Inspect does not know",
+    }
+    for attribute, why in refused.items():
+        if getattr(task, attribute, None) is not None:
+            raise InvalidInput(f"the Inspect task {task.name} cannot be an eval: {why}")
+    if not task.scorer:
+        raise InvalidInput(f"the Inspect task {task.name} has no scorer, so there is no reward")
+    for scorer in task.scorer:
+        name = short_name(scorer)
+        arguments = getattr(scorer, "__registry_params__", {})
+        role = arguments.get("model_role", "grader")
+        if name in NEEDS_GRADER and arguments.get("model") is None and role not in roles:
+            raise InvalidInput(
+                f"the scorer {name} asks a model to grade, and without one the evaluated model "
+                f"grades itself; name it: model_roles={{{role!r}: 'openai/gpt-5-mini'}}"
+            )
+
+
+def _with_sandbox(task: Any, sandbox: Any) -> tuple[Any, list[Any]]:
+    """Return the task and its samples with the sandboxes that are asked for, if they can run."""
+    from inspect_ai import task_with
+
+    rows = list(task.dataset)
+    for number, row in enumerate(rows, 1):
+        if row.id is None:
+            row.id = number  # as Inspect does
+    if sandbox is not None:
+        task = task_with(copy(task), sandbox=sandbox)
+        rows = [row.model_copy(update={"sandbox": None}) for row in rows]
+    kinds = {place.type for place in [task.sandbox, *(row.sandbox for row in rows)] if place}
+    for kind in sorted(kinds):
+        if why := _why_no_sandbox(kind, asked=sandbox is not None):
+            raise InvalidInput(f"the Inspect task {task.name} runs in a sandbox: {why}")
+    return task, rows
+
+
+def _without_early_stopping(task: Any) -> Any:
+    """Return the task as one that runs all of its samples.
+
+    Which samples are left out would depend on the answers to others, so that two policies would be
+    measured on different ones.
+    """
+    from inspect_ai import task_with
+
+    if getattr(task, "early_stopping", None) is None:
+        return task
+    log.warning(
+        "%s stops early in Inspect, at samples that the answers decide; heldout runs all of them",
+        task.name,
+    )
+    return task_with(copy(task), early_stopping=None)
+
+
+def _why_no_sandbox(kind: str, *, asked: bool) -> str | None:
+    if kind == "local" and not asked:
+        return (
+            "'local' is this machine, unprotected from what the model does; ask for it by name: "
+            "sandbox='local'"
+        )
+    if kind == "docker" and not _has_docker():
+        return "there is no docker that runs here"
+    return None
+
+
+@functools.cache
+def _has_docker() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    try:
+        asked = subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0
+
+
+# --- Reward -------------------------------------------------------------------------------------
+
+
+def _choose_reward(task: Any, names: Sequence[str], reward: str | None) -> str:
+    if reward is not None:
+        if not any(reward == name or reward.startswith(f"{name}.") for name in names):
+            raise InvalidInput(f"reward names a scorer, one of {', '.join(names)}; got {reward!r}")
+        return reward
+    headline = task.headline_metric
+    name = (headline and headline.scorer) or names[0]
+    if name not in names:
+        raise InvalidInput(
+            f"the task's headline metric is of a scorer {name!r}, which it has not; it has "
+            f"{', '.join(names)}. Name one: reward="
+        )
+    key = headline and headline.score
+    if key is None:
+        keys = declared_keys(metrics_of(task.scorer[names.index(name)]))
+        key = next((key for key in keys if "*" not in key), None)
+    return name if key is None else f"{name}.{key}"
+
+
+def _warn_of_differences(task: Any, reward: str, rules: Mapping[str, ScorerRules]) -> None:
+    if others := describe_others(task, rules):
+        log.warning(
+            "%s has the metrics %s over all samples; heldout reports the mean of %s",
+            *(task.name, ", ".join(others), reward),
+        )
+    if reducers := describe_reducers(task):
+        log.warning(
+            "%s reduces its epochs by %s; heldout reports the mean over all repeats",
+            *(task.name, ", ".join(reducers)),
+        )
+    if (task.epochs or 1) > 1:
+        log.warning(
+            "%s asks for %d epochs; heldout makes as many repeats as it is told to (repeats=%d, "
+            "--epochs %d)",
+            *(task.name, task.epochs, task.epochs, task.epochs),
+        )
+
+
+# --- Samples and identity -----------------------------------------------------------------------
+
+
+def _to_sample(row: Any) -> Sample:
+    from pydantic_core import to_jsonable_python
+
+    from heldout.adapters.inspect.messages import to_heldout_messages
+
+    if isinstance(row.input, str):
+        asked: dict[str, Any] = {"question": row.input}
+    else:
+        messages = to_heldout_messages(row.input)
+        asked = {"messages": [to_chat_api(message) for message in messages]}
+    if row.choices:
+        asked["choices"] = list(row.choices)
+    metadata = to_jsonable_python(row.metadata or {}, fallback=repr, inf_nan_mode="strings")
+    return Sample(str(row.id), asked, row.target, metadata)
+
+
+def _fingerprint(
+    task: Any,
+    rows: Sequence[Any],
+    roles: Mapping[str, Any],
+    rules: Mapping[str, ScorerRules],
+) -> str:
+    """Return a fingerprint of everything that decides the scores beside the samples' questions."""
+    packages = {"inspect-ai"}
+    packages |= {entry.dist.name for entry in _owners(task.registry_name) if entry.dist}
+    setup = task.setup if isinstance(task.setup, list | tuple) else [task.setup]
+    own = [rule for each in rules.values() for rule in each.own]
+    code = [*setup, task.solver, *task.scorer, task.cleanup, *own]
+    limits = [
+        *(task.message_limit, task.token_limit, str(task.token_limit_type), task.turn_limit),
+        *(task.time_limit, task.working_limit),
+    ]
+    places = [[row.files, row.setup, str(row.sandbox)] for row in rows if row.files or row.setup]
+    parts = [
+        {name: version(name) for name in sorted(packages)},
+        *(task.name, str(task.version), repr(getattr(task, "__registry_params__", {}))),
+        task.config.model_dump(mode="json", exclude_none=True),
+        *(limits, str(task.sandbox), {role: str(roles[role]) for role in sorted(roles)}),
+        [_describe_code(part) for part in code if part is not None],
+        places,
+    ]
+    content = json.dumps(parts, sort_keys=True, default=repr)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _describe_code(code: Any, depth: int = 0) -> list[Any]:
+    """Describe a solver, a scorer or a tool, and those that it was made of."""
+    if isinstance(code, Mapping):
+        code = list(code.values())
+    if isinstance(code, Sequence) and not isinstance(code, str):
+        return [part for inner in code for part in _describe_code(inner, depth)]
+    if not callable(code) or depth > 4:
+        return []
+    parts: list[Any] = [describe_callable(code, docstrings=True)]
+    for cell in getattr(code, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        if isinstance(held, list | tuple | dict):  # of solvers, or tools
+            parts += _describe_code(held, depth + 1)
+    return parts
+
+
+# --- What is installed --------------------------------------------------------------------------
+
+
+def _owners(task: str | None) -> list[Any]:
+    """Return the entry points of the packages that a task PACKAGE/NAME is of."""
+    owner, slash, _ = (task or "").partition("/")
+    return [entry for entry in _packages() if slash and entry.name == owner]
+
+
+def _packages() -> Any:
+    return entry_points(group="inspect_ai")
+
+
+def list_inspect_tasks() -> dict[str, str | None]:
+    """Return the tasks of installed packages, with the reason where one cannot run here.
+
+    A package that describes its tasks in files called eval.yaml, as inspect_evals does, is not
+    imported; of others the source is searched for `@task`.
+    """
+    check_version("inspect-ai", SUPPORTED, why=WHY)
+    tasks: dict[str, str | None] = {}
+    for package, folder, described in _find_described():
+        if described:
+            why = {name: _why_not_here(about) for name, about in described.items()}
+        else:
+            why = dict.fromkeys(_decorated(folder))
+        tasks |= {f"{package}/{name}": reason for name, reason in why.items()}
+    return tasks
+
+
+def list_inspect_downloads() -> dict[str, tuple[str, ...]]:
+    """Return what tasks of installed packages download and is not known to be here, by task."""
+    return {
+        f"{package}/{name}": tuple(_addresses(about))
+        for package, _, described in _find_described()
+        for name, about in described.items()
+    }
+
+
+@functools.cache
+def _find_described() -> list[tuple[str, Path, dict[str, Mapping[str, Any]]]]:
+    """Find packages of tasks, their folder, and what their files say of each task."""
+    yaml: Any = import_module("yaml")  # which Inspect depends on
+    # The files are long, and the parser in C is ten times as fast.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found = []
+    for entry in _packages():
+        spec = find_spec(entry.name)
+        for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+            described: dict[str, Mapping[str, Any]] = {}
+            for file in sorted(folder.glob("*/eval.yaml")):
+                about = yaml.load(file.read_text(encoding="utf-8"), loader)
+                described |= {task["name"]: about for task in about.get("tasks", ())}
+            found.append((entry.name, folder, described))
+    return found
+
+
+def _why_not_here(about: Mapping[str, Any]) -> str | None:
+    if (about.get("metadata") or {}).get("sandbox") and not _has_docker():
+        return "it runs in a sandbox, and there is no docker that runs here"
+    for asset in (about.get("external_assets") or ()) if is_offline() else ():
+        if asset["type"] == "huggingface" and not is_cached(asset["source"]):
+            return f"it needs {asset['source']} from the hub, and HF_HUB_OFFLINE is set"
+    return None
+
+
+def _addresses(about: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where a task's data come from; code that pip installs is not among them.
+
+    Whether the task has them in a cache of its own is not known without running its code.
+    """
+    for asset in about.get("external_assets") or ():
+        kind, source = asset["type"], str(asset["source"])
+        if kind == "huggingface":
+            if not is_cached(source):
+                yield address_of_dataset(source)
+        elif kind in ("direct_url", "git_clone") and asset.get("fetch_method") != PIP:
+            yield source
+
+
+PIP = "pip_install_git"
+
+
+def _decorated(folder: Path) -> Iterator[str]:
+    """Yield the names of functions that `@task` decorates."""
+    for file in sorted(folder.rglob("*.py")):
+        source = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if "@task" in source else ():
+            if isinstance(node, ast.FunctionDef) and any(
+                ast.unparse(decorator).partition("(")[0] in ("task", "inspect_ai.task")
+                for decorator in node.decorator_list
+            ):
+                yield node.name
+
+
+__all__ = ["from_inspect", "list_inspect_downloads", "list_inspect_tasks"]

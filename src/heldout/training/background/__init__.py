@@ -1,0 +1,15 @@
+"""Evals in the background: what runs while training goes on, on weights that do not change.
+
+dispatcher       AsyncEvalDispatcher: what users schedule, wait for and drain
+jobs             one table of the evals: their states, and what gives way when there is no slot
+running          runs them, and writes how each ends
+threads          the event loop of async evaluators; what must run in the trainer's thread; waiting
+draining         what became of the evals that were waited for
+sigterm          evals in flight are recorded before SIGTERM ends the process
+snapshot         SnapshotPool: copies of the weights
+worker/          EvalWorker: a process that evaluates
+
+A snapshot of the weights, or a function of the user's, goes in; a line of the curve that is written
+ahead comes out, and later one that says how the eval ended. `curve/` has the lines, `periodic_eval`
+decides what is due.
+"""

@@ -1,0 +1,400 @@
+"""The evals of a dispatcher, as one table: which are queued, which run, and how far each has come.
+
+    QUEUED -> RUNNING -> ENDING -> ENDED -> JUDGED
+
+An eval joins the table with its write-ahead line and leaves it at its end; one of a `PeriodicEval`
+stays until it has its verdict. Whoever moves it to ENDING writes its last line, and nobody else
+does: a result that comes after that is not recorded.
+
+Each eval has one limit. An eval of weights is limited by the snapshots of its pool, since those are
+what takes memory; the evals of the user's own functions share `max_pending` slots.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Literal, Protocol, get_args
+
+import anyio
+
+from heldout._core.checks import check_count
+from heldout.errors import InvalidInput
+from heldout.training.curve.curve_file import CurveFile
+from heldout.training.curve.points import CurvePoint
+from heldout.training.curve.scheduled_points import EvaluatorResult
+from heldout.training.reasons import describe
+from heldout.training.run_eval import Known
+
+Evaluator = Callable[..., EvaluatorResult | Known | Awaitable[EvaluatorResult]]
+
+
+class Snapshot(Protocol):
+    """Weights of a step: a `WeightSnapshot`, or those sent to a worker."""
+
+    @property
+    def weights(self) -> str | None:
+        """Hash of the weights, if it is known here."""
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Use it inside this context."""
+        ...
+
+    def why_changed(self) -> str | None:
+        """Return why its weights are no longer those of its step, if they are not."""
+
+    def release(self) -> None:
+        """Free its memory."""
+
+
+TakeSnapshot = Callable[[], Snapshot | None]
+
+
+class Pool(Protocol):
+    """What snapshots are taken from: a `SnapshotPool`, or an `EvalWorker`."""
+
+    size: int
+    """How many there are at most."""
+
+    def say_full(self) -> str:
+        """Say that all snapshots were in use, and which setting has more."""
+        ...
+
+
+class NotCopyable(InvalidInput):
+    """A model has no snapshots, so it is evaluated while training waits."""
+
+
+# --- One eval -------------------------------------------------------------------------------------
+
+
+class JobState(IntEnum):
+    """How far an eval has come. It only moves forward, with the dispatcher's lock held."""
+
+    NEW = 0
+    """It waits for a slot."""
+    QUEUED = 1
+    RUNNING = 2
+    ENDING = 3
+    """Its last line is being written, by one thread."""
+    ENDED = 4
+    JUDGED = 5
+    """The trainer's thread has added the verdict."""
+
+
+class EvalWaiter(Protocol):
+    """What an eval's handle asks of its dispatcher."""
+
+    @property
+    def in_event_loop(self) -> bool:
+        """Whether evals run in the event loop of this thread, so that waiting would deadlock."""
+
+    def wait_for(self, handles: Sequence[Scheduled], timeout: float | None) -> None:
+        """Wait for evals."""
+
+    def judge(self, scheduled: Scheduled, point: CurvePoint) -> None:
+        """Set the point of an eval to one with its verdict."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Scheduled:
+    """A scheduled eval, as `schedule` returns it."""
+
+    step: int
+    name: str
+    point: CurvePoint | None = None
+    """The point, once the eval has ended; that of a `PeriodicEval` gets its verdict later, in the
+    trainer's thread."""
+    is_new: bool = True
+    """Whether the point was measured now, not by an earlier attempt."""
+    dispatcher: EvalWaiter = field(repr=False)
+    """Whoever runs it."""
+    state: JobState = field(default=JobState.NEW, repr=False)
+
+    def done(self) -> bool:
+        """Whether it has ended, in a result or in a skip."""
+        return self.state >= JobState.ENDED
+
+    def result(self, timeout: float | None = None) -> CurvePoint | None:
+        """Wait for the eval, and return its point.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit.
+
+        Returns:
+            The point; None if the eval has not ended in time.
+
+        Raises:
+            InvalidInput: Called in the event loop that the eval runs in.
+        """
+        if not self.done() and timeout != 0:
+            if self.dispatcher.in_event_loop:
+                raise InvalidInput(
+                    "result() would block the event loop that the eval runs in; "
+                    "`await dispatcher.adrain()` first"
+                )
+            self.dispatcher.wait_for([self], timeout)
+        return self.point
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class EvalJob(Scheduled):
+    """A scheduled eval, with what the dispatcher needs of it."""
+
+    evaluator: Evaluator | None
+    pending: CurvePoint
+    """Its write-ahead line."""
+    file: CurveFile | None
+    take_snapshot: TakeSnapshot | None = None
+    pool: Pool | None = None
+    """The pool that its snapshot belongs to: only that pool can reuse it once released."""
+    snapshot: Snapshot | None = None
+    deadline: float | None = None
+    """If given, training waits for a slot and for the result until then, whatever `when_full`
+    is."""
+    patience: float | None = None
+    """If given, training waits for a slot until then (`time.monotonic`)."""
+    is_retry: bool = False
+    """Whether it was lost earlier and is rerun; if it fails, it stays pending."""
+    awaits_verdict: bool = False
+    """Whether a `PeriodicEval` judges its result, before loggers get it."""
+    weights: str | None = None
+    """Hash of the snapshot's weights."""
+    scope: anyio.CancelScope | None = None
+    """Set while it runs, and only used in its event loop: cancelling a scope after its exit would
+    cancel whatever runs next."""
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether it has joined the table and has not ended."""
+        return JobState.QUEUED <= self.state < JobState.ENDED
+
+    @property
+    def waits_until(self) -> float | None:
+        """Until when it waits for a slot, if not by `when_full`."""
+        return self.patience if self.deadline is None else self.deadline
+
+    @property
+    def eval_key(self) -> tuple[Any, str]:
+        """Curve and name, which identify the eval that runs at many steps."""
+        return (self.file, self.name)
+
+    def write_ahead(self, point: CurvePoint) -> None:
+        """Append a line that is not its result, unless training waits for that."""
+        if self.file is not None and self.deadline is None:
+            self.file.append(point)
+
+    def cancel(self) -> None:
+        """Cancel it, in its event loop."""
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def free(self) -> None:
+        """Free its memory: the snapshot, and what the evaluator holds."""
+        snapshot, self.snapshot = self.snapshot, None
+        self.evaluator = self.take_snapshot = None
+        if snapshot is not None:
+            snapshot.release()
+
+
+# --- All of them ----------------------------------------------------------------------------------
+
+WhenFull = Literal["wait", "skip", "newest"]
+
+WAIT = "wait"
+"""In place of a reason: the eval has to wait for a slot."""
+
+
+class JobTable:
+    """The evals of one dispatcher. All methods are called with its lock held.
+
+    Args:
+        max_pending: How many evals without a snapshot may be in flight, running or queued.
+        when_full: As for `AsyncEvalDispatcher`.
+        max_running: How many run at once, of all evals; None for no limit beyond those.
+
+    Raises:
+        InvalidInput: An argument is invalid.
+    """
+
+    def __init__(self, max_pending: int, when_full: WhenFull, max_running: int | None) -> None:
+        if when_full not in get_args(WhenFull):
+            raise InvalidInput(f"when_full must be 'wait', 'skip' or 'newest', got {when_full!r}")
+        check_count("max_pending", max_pending, low=1)
+        check_count("max_running", max_running, low=1, optional=True)
+        self._max_pending, self._max_running = max_pending, max_running
+        self._when_full: WhenFull = when_full
+        self._jobs: list[EvalJob] = []
+        """Those in flight, and those that wait for their verdict, in the order they came in."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether an eval waits for a slot if there is none."""
+        return self._when_full == "wait"
+
+    @property
+    def in_flight(self) -> list[EvalJob]:
+        """Those that run, then those that are queued."""
+        jobs = [job for job in self._jobs if job.is_in_flight]
+        return sorted(jobs, key=lambda job: job.state == JobState.QUEUED)
+
+    @property
+    def _queued(self) -> list[EvalJob]:
+        return [job for job in self._jobs if job.state == JobState.QUEUED]
+
+    # --- From one state to the next ---
+
+    def join(self, job: EvalJob, dropped: list[tuple[EvalJob, int]]) -> str | None:
+        """Queue an eval with its snapshot and its write-ahead line, if there is a slot.
+
+        Args:
+            job: The eval.
+            dropped: Those that give way are added here, claimed, with the step of the newer one of
+                their name.
+
+        Returns:
+            None if it has a slot; WAIT if it has to wait for one; otherwise why it gets none.
+
+        Raises:
+            NotCopyable: There can be no snapshot of its model.
+        """
+        try:
+            reason = self._why_no_slot(job)
+            if reason is None and job.take_snapshot is not None:
+                reason = self._take_snapshot(job, job.take_snapshot, dropped)
+            if reason is None:
+                # Not before it is sure to be queued: else both would be lost.
+                if job.pool is None and self._is_full:
+                    self._drop(self._replaceable(job), dropped)
+                self._jobs.append(job)
+                job.state = JobState.QUEUED
+                job.write_ahead(job.pending)
+        except BaseException:  # Ctrl-C: nothing else would ever take it out
+            self._leave(job)
+            raise
+        if reason == WAIT and job.waits_until is not None and time.monotonic() >= job.waits_until:
+            if job.deadline is not None:
+                return "there was no free slot for it in time"
+            return self._say_full(job)
+        return reason
+
+    def start_next(self) -> list[EvalJob]:
+        """Return the evals that are to run now."""
+        return [job for job in self._queued if self._try_to_start(job)]
+
+    def claim(self, job: EvalJob) -> bool:
+        """Let the caller, and nobody else, write how an eval ends; False if another one does."""
+        if job.state >= JobState.ENDING:
+            return False
+        job.state = JobState.ENDING
+        return True
+
+    def end(self, job: EvalJob, point: CurvePoint | None, *, is_new: bool = True) -> None:
+        """Note how an eval has ended, once its line is written."""
+        job.point, job.is_new, job.state = point, is_new, JobState.ENDED
+        if job.awaits_verdict and is_new and point is not None and point.has_result:
+            job.free()
+        else:
+            self._leave(job)
+
+    def judge(self, job: Scheduled, point: CurvePoint) -> bool:
+        """Note the verdict on an eval that has ended; False if it was not waited for."""
+        job.point, job.state = point, JobState.JUDGED
+        was_awaited = job in self._jobs
+        self._jobs = [other for other in self._jobs if other is not job]
+        return was_awaited
+
+    def take_unjudged(self) -> list[EvalJob]:
+        """Remove the evals whose verdict is not waited for any longer, and return them."""
+        ended = [job for job in self._jobs if job.state == JobState.ENDED]
+        self._jobs = [job for job in self._jobs if job not in ended]
+        return ended
+
+    def _leave(self, job: EvalJob) -> None:
+        self._jobs = [other for other in self._jobs if other is not job]
+        job.free()
+
+    def _try_to_start(self, job: EvalJob) -> bool:
+        running = [other for other in self.in_flight if other.state != JobState.QUEUED]
+        if self._max_running is not None and len(running) >= self._max_running:
+            return False
+        if self._when_full == "newest":
+            # Only what has not started can give way to something newer: one slot is for that.
+            limit = self._max_pending if job.pool is None else job.pool.size
+            if sum(other.pool is job.pool for other in running) >= max(1, limit - 1):
+                return False
+        job.state = JobState.RUNNING
+        return True
+
+    # --- Slots ---
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether there is no slot for another eval without a snapshot."""
+        return sum(job.pool is None for job in self.in_flight) >= self._max_pending
+
+    def _why_no_slot(self, job: EvalJob) -> str | None:
+        if job.pool is not None or not self._is_full:
+            return None
+        if self._waits_for(job):
+            return WAIT
+        if self._when_full == "newest" and any(other.pool is None for other in self._queued):
+            return None  # what is queued gives way, or is the newest of another eval and stays
+        return self._say_full(job)
+
+    def _waits_for(self, job: EvalJob) -> bool:
+        return self._when_full == "wait" or job.waits_until is not None
+
+    def _say_full(self, job: EvalJob) -> str:
+        """Say why an eval has no slot, and what would give it one."""
+        what = f"{self._max_pending} evals were in flight (max_pending={self._max_pending})"
+        if job.pool is not None:
+            what = job.pool.say_full()
+        return f'{what}; with AsyncEvalDispatcher(when_full="wait") training waits instead'
+
+    def _replaceable(self, job: EvalJob) -> tuple[EvalJob, int] | None:
+        """Find the oldest queued job with the same limit that has a newer one of its eval.
+
+        Args:
+            job: The job that is being queued, which may be that newer one.
+
+        Returns:
+            The job, and the step of the newest job of its eval.
+        """
+        newest = {other.eval_key: other for other in (*self._queued, job)}
+        for other in self._queued:
+            newer = newest[other.eval_key]
+            if newer is not other and other.pool is job.pool:
+                return other, newer.step
+        return None
+
+    def _take_snapshot(
+        self, job: EvalJob, take: TakeSnapshot, dropped: list[tuple[EvalJob, int]]
+    ) -> str | None:
+        try:
+            job.snapshot = take()
+            if job.snapshot is None and self._when_full == "newest" and job.deadline is None:
+                self._drop(self._replaceable(job), dropped)
+                job.snapshot = take() if dropped else None
+        except NotCopyable:
+            raise
+        except Exception as problem:  # noqa: BLE001 - the reason of the skip
+            return f"snapshot: {describe(problem)}"
+        if job.snapshot is not None:
+            return None
+        if not any(other.pool is job.pool for other in self.in_flight):
+            return "all snapshots were in use, but by no eval in flight here"
+        return WAIT if self._waits_for(job) else self._say_full(job)
+
+    def _drop(
+        self,
+        replaceable: tuple[EvalJob, int] | None,
+        dropped: list[tuple[EvalJob, int]],
+    ) -> None:
+        if replaceable is not None:
+            dropped.append(replaceable)
+            self.claim(replaceable[0])
+            self._leave(replaceable[0])
