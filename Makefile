@@ -48,6 +48,9 @@ ELSEWHERE := $(addprefix --ignore=,$(TRACKER_TESTS) $(EVALS_TESTS) $(VLLM_TESTS)
 	$(foreach page,$(TRACKER_PAGES) $(EVALS_PAGES) $(VLLM_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
 # A thread for each test process, and three of them: many tests wait for processes half of their time.
 MAIN_TESTS = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(ELSEWHERE)
+# $(call tests,command): in CI, AGAIN=.ci/again, which runs what failed once more and names it.
+AGAIN ?=
+tests = $(1)$(if $(AGAIN), || $(AGAIN) $(1))
 
 .PHONY: demo quick test test-all test-rest test-cluster test-heavy test-trackers test-evals test-vllm \
 	test-kernels test-hidden test-slow reference system coverage check format pins bundle bench torture dist \
@@ -133,7 +136,7 @@ quick: .venv/dev
 		$(QUICK_TESTS)
 
 test: .venv/dev
-	$(MAIN_TESTS) -m "not slow and not heavy"
+	$(call tests,$(MAIN_TESTS) -m "not slow and not heavy")
 
 test-all:
 	$(MAKE) test
@@ -144,29 +147,29 @@ test-rest: test-cluster test-heavy test-vllm test-kernels test-evals test-tracke
 
 # One process, so that all of them share one cluster of Ray.
 test-cluster: .venv/dev
-	$(BIN)/python -m pytest -q -m heavy tests/cluster
+	$(call tests,$(BIN)/python -m pytest -q -m heavy tests/cluster)
 
 test-heavy: .venv/dev
-	$(MAIN_TESTS) --ignore=tests/cluster -m heavy
+	$(call tests,$(MAIN_TESTS) --ignore=tests/cluster -m heavy)
 
 test-trackers: .venv-trackers/dev
-	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
+	$(call tests,$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS))
 
 test-evals: .venv-evals/dev
-	$(EVALS)/python -m pytest -q -n 2 --dist loadfile $(EVALS_TESTS)
+	$(call tests,$(EVALS)/python -m pytest -q -n 2 --dist loadfile $(EVALS_TESTS))
 
 test-vllm: .venv-vllm/dev
-	$(VLLM)/python -m pytest -q -n 2 --dist loadfile $(VLLM_TESTS)
+	$(call tests,$(VLLM)/python -m pytest -q -n 2 --dist loadfile $(VLLM_TESTS))
 
 test-kernels: .venv-vllm/dev
-	TRITON_INTERPRET=1 $(VLLM)/python -m pytest -q -n 2 $(KERNEL_TESTS)
+	$(call tests,env TRITON_INTERPRET=1 $(VLLM)/python -m pytest -q -n 2 $(KERNEL_TESTS))
 
 SYSTEM_TESTS := tests/sandbox tests/viewer/browser tests/environments tests/scoring/code tests/testing \
 	tests/cli/test_check_sandbox.py tests/test_docs.py tests/test_examples.py
 # The files that use sandboxes, browsers and Node, on a machine that seems to have none of them: every
 # test passes, or is skipped and says for want of what.
 test-hidden: .venv/dev
-	.ci/without $(MAIN_TESTS) -m "not slow and not heavy" $(SYSTEM_TESTS)
+	$(call tests,.ci/without $(MAIN_TESTS) -m "not slow and not heavy" $(SYSTEM_TESTS))
 
 # docs/reference.md, of the names that packages offer
 reference: .venv/dev
