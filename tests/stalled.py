@@ -22,7 +22,7 @@ EVERY = 1.0
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
 
-def group(name: str) -> Path:
+def new_group(name: str) -> Path:
     path = FREEZER / f"stalled-{os.getpid()}-{name}"
     path.mkdir()
     return path
@@ -42,7 +42,7 @@ def main() -> int:
     if not FREEZER.is_dir():
         print("stalled: there is no freezer of cgroup v1 here", file=sys.stderr)
         return 2
-    home, frozen = group("home"), group("frozen")
+    home, frozen = new_group("home"), new_group("frozen")
     enter = f'echo $$ > {home}/cgroup.procs && exec "$@"'
     chance = random.Random(os.environ.get("SEED", "0"))
     command = subprocess.Popen(["sh", "-c", enter, "sh", *sys.argv[1:]])
@@ -65,6 +65,9 @@ def main() -> int:
                     (home / "tasks").write_text(thread)
     finally:
         (frozen / "freezer.state").write_text("THAWED")
+    for group in (home, frozen):
+        with suppress(OSError):  # something that it started still runs
+            group.rmdir()
     print(f"stalled: {stalls} times", file=sys.stderr)
     return command.returncode
 

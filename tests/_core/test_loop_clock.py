@@ -169,7 +169,7 @@ def test_the_function_that_blocks_the_loop_is_named_once_with_the_remedy(
         return 1.0
 
     def sleepy(answer: str) -> float:
-        time.sleep(0.11)
+        time.sleep(0.25)
         return 1.0
 
     run_eval(make_samples(10), Rubric(part(quick), part(sleepy, name="lazy")))

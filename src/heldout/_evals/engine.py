@@ -87,8 +87,9 @@ YIELD_SECONDS = 0.005
 MAX_BLOCKED = 0.1
 """A share of a run that its event loop may be blocked without a word."""
 UNREACHABLE_LIMIT = 10
-MAX_WEIGHT_VERSIONS = 100
 """The run ends early after this many items without any answer, if none got one."""
+MAX_WEIGHT_VERSIONS = 100
+"""So many versions of served weights are named in run.json at most."""
 
 
 async def evaluate(
