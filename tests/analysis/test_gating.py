@@ -362,6 +362,37 @@ def test_slices_pass_by_their_own_intervals() -> None:
         assert check.outcome == "pass"
 
 
+@pytest.mark.parametrize(
+    ("attempts", "outcome", "below"),
+    [
+        ([1.0, 1.0, 1.0, 1.0, 0.0], "pass", None),  # 4 / 5 is 0.8, whatever it is in binary
+        ([1.0, 1.0, 1.0, 0.0, 0.0], "fail", (3, 0, 5)),
+        ([1.0, 1.0, 1.0, 1.0, None], "pass", None),
+        ([1.0, 1.0, 1.0, None, None], "errored", (3, 2, 5)),
+        ([1.0, 1.0, 0.0, 0.0, None], "fail", (2, 1, 5)),
+        ([None] * 5, "errored", (0, 5, 5)),
+    ],
+)
+def test_each_sample_passes_a_share_of_its_attempts(
+    attempts: list[float | None], outcome: str, below: tuple[int, int, int] | None
+) -> None:
+    report = by_hand({"a": [1.0] * 5, "b": attempts})
+    found = gate(report, each_sample=0.8)
+    [check] = found.checks
+    assert (found.outcome, check.kind, check.bound) == (outcome, "each_sample", 0.8)
+    assert check.interval is None  # it says nothing of further attempts
+    named = [(s.sample_id, s.passed, s.errored, s.attempts) for s in check.below]
+    assert named == ([] if below is None else [("b", *below)])
+
+
+def test_the_estimate_of_each_sample_is_the_lowest_share() -> None:
+    report = by_hand({"a": [1.0, 1.0], "b": [0.4, 0.6], "c": [1.0, 0.0]})
+    assert gate(report, each_sample=1).checks[0].estimate == 0.5
+    assert len(gate(report, each_sample=1).checks[0].below) == 2
+    [check] = gate(report, each_sample=1, pass_threshold=0.1).checks
+    assert (check.estimate, [sample.sample_id for sample in check.below]) == (0.5, ["c"])
+
+
 def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
     base = by_hand({f"s{i}": 5.0 for i in range(20)}, name="base")
     new = by_hand({f"s{i}": 7.0 for i in range(20)}, name="new")
@@ -386,6 +417,8 @@ def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
             "slice_no_worse_than",
             "key to slice by",
         ),
+        ({"each_sample": 0}, "each_sample", "above 0 and at most 1"),
+        ({"each_sample": 80}, "each_sample", "above 0 and at most 1"),
     ],
 )
 def test_a_gate_that_asks_for_nothing_sensible_is_refused(

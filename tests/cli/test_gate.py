@@ -87,6 +87,22 @@ def test_two_runs_that_agree_on_all_samples_are_told_the_least_number_that_would
     assert "; at least 381 samples would decide: nothing varies among these" in out
 
 
+def test_samples_that_do_not_pass_often_enough_are_named(heldout: Heldout) -> None:
+    make_run("a", [1.0, 0.0, BROKEN, 1.0], repeats=2)
+    arguments = ("gate", "a", "--each-sample", "0.5")
+    outcome = heldout(*arguments)
+    assert outcome.code == 1
+    name = "each sample passes at least 0.5 of its attempts"
+    assert f"\n{name}: 2 samples do not: q1 0 of 2; q2 0 of 2, 2 errored\n" in outcome.out
+    assert "count once" not in outcome.out  # as in a mean
+    assert outcome.out.endswith(f"\nFails: {name}.\n")
+    [check] = json.loads(heldout(*arguments, "--json").out)["checks"]
+    assert check["below"] == [
+        {"sample_id": "q1", "passed": 0, "errored": 0, "attempts": 2},
+        {"sample_id": "q2", "passed": 0, "errored": 2, "attempts": 2},
+    ]
+
+
 def test_slices_are_checks_of_their_own_in_the_order_of_people(
     runs: None, heldout: Heldout
 ) -> None:

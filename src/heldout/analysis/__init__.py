@@ -18,7 +18,7 @@ from __future__ import annotations
 from heldout.analysis._comparability import DIFFERENCE_KINDS, Mismatch
 from heldout.analysis.aggregation import Aggregates, ScoreMatrix, aggregate, score_matrix
 from heldout.analysis.comparison import Change, Comparison, Side, compare
-from heldout.analysis.gating import Check, Gate, Reading, gate
+from heldout.analysis.gating import Check, Gate, Reading, SampleAttempts, gate
 from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
 from heldout.analysis.passes import group_by, pass_at_k, pass_hat_k, summarize
 from heldout.analysis.power import Plan, plan
@@ -36,6 +36,7 @@ __all__ = [
     "Mismatch",
     "Plan",
     "Reading",
+    "SampleAttempts",
     "ScoreMatrix",
     "Side",
     "ThreeWayCounts",

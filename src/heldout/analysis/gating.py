@@ -22,10 +22,12 @@ import numpy as np
 
 from heldout.analysis._comparability import find_copies, find_unfinished, refuse_mismatches
 from heldout.analysis._runs import (
+    PASSED,
     REWARD,
     LoadedRun,
     Measure,
     RunOrPath,
+    count_items,
     is_binary,
     load_run,
     within_unit,
@@ -41,7 +43,7 @@ GateOutcome = Literal["pass", "fail", "errored", "inconclusive"]
 """errored: what errored items count as decides, so there is no verdict."""
 EXIT_CODES: dict[GateOutcome, int] = {"pass": 0, "fail": 1, "errored": 4, "inconclusive": 3}
 WORST_FIRST: tuple[GateOutcome, ...] = ("fail", "errored", "inconclusive", "pass")
-CheckKind = Literal["overall", "slice", "min_mean", "max_mean"]
+CheckKind = Literal["overall", "slice", "min_mean", "max_mean", "each_sample"]
 
 USABLE_SAMPLES = 1e7
 """A larger number of samples is no usable advice."""
@@ -65,11 +67,29 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class SampleAttempts:
+    """The attempts at one sample.
+
+    Attributes:
+        sample_id: The sample.
+        passed: Attempts that passed.
+        errored: Attempts that errored.
+        attempts: All of them.
+    """
+
+    sample_id: str
+    passed: int
+    errored: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One of the bounds that a gate checks.
 
     Attributes:
-        kind: The difference of all samples, that of a slice, or a bound of the mean.
+        kind: The difference of all samples, that of a slice, a bound of the mean, or of the share
+            of attempts that pass, in each sample.
         slice: The slice, by metadata key; None for other kinds.
         bound: What the interval is compared with.
         outcome: The outcome in both readings, where they agree. "errored" where one fails and the
@@ -84,6 +104,9 @@ class Check:
             truth; None where it is decided, or no usable number would do.
         needed_is_least: Whether nothing varied, so that `needed` and `needed_if_equal` are lower
             bounds: more samples are needed if they vary after all.
+        below: Of an `each_sample` check: the samples that do not pass it, or that would not if
+            errored attempts counted as failed. The estimate is the lowest share of a sample, and
+            there is no interval: the check is about these attempts, not about further ones.
     """
 
     kind: CheckKind
@@ -97,6 +120,7 @@ class Check:
     needed: int | None = None
     needed_if_equal: int | None = None
     needed_is_least: bool = False
+    below: tuple[SampleAttempts, ...] = ()
 
     @property
     def estimate(self) -> float | None:
@@ -154,6 +178,7 @@ def gate(
     no_worse_than: float | None = None,
     min_mean: float | None = None,
     max_mean: float | None = None,
+    each_sample: float | None = None,
     lower_is_better: bool = False,
     by: str | Sequence[str] = (),
     slice_no_worse_than: float | None = None,
@@ -171,6 +196,7 @@ def gate(
         no_worse_than: The loss against the baseline that is tolerated, as a mean over samples.
         min_mean: The least mean.
         max_mean: The largest mean.
+        each_sample: The least share of its attempts that must pass, in every sample.
         lower_is_better: Whether a higher value is the loss.
         by: Metadata keys: no slice may lose more, either.
         slice_no_worse_than: The loss that is tolerated in a slice; None: `no_worse_than`.
@@ -190,7 +216,13 @@ def gate(
         InvalidInput: There is no bound to check, or one makes no sense.
     """
     by = (by,) if isinstance(by, str) else tuple(by)
-    _check_arguments(baseline, no_worse_than, min_mean, max_mean, by, slice_no_worse_than)
+    bounds = {
+        "no_worse_than": no_worse_than,
+        "min_mean": min_mean,
+        "max_mean": max_mean,
+        "each_sample": each_sample,
+    }
+    _check_arguments(baseline, bounds, by, slice_no_worse_than)
     keys = [*by, *([] if cluster is None else [cluster])]
     loaded = load_run(run, keys, name="the run" if baseline is None else "B")
     threshold = loaded.report.pass_threshold if pass_threshold is None else pass_threshold
@@ -216,13 +248,15 @@ def gate(
         )
         in_slices = no_worse_than if slice_no_worse_than is None else slice_no_worse_than
         checks += _check_differences(comparison, no_worse_than, in_slices)
-    if min_mean is not None or max_mean is not None:
+    if min_mean is not None or max_mean is not None or each_sample is not None:
         refuse_mismatches(find_unfinished(loaded), allow, f"{loaded.name} cannot be judged")
         of_mean = (loaded, measure, cluster, confidence)
         if min_mean is not None:
             checks.append(_check_mean("min_mean", min_mean, *of_mean))
         if max_mean is not None:
             checks.append(_check_mean("max_mean", max_mean, *of_mean))
+        if each_sample is not None:
+            checks.append(_check_each_sample(each_sample, loaded, threshold))
     side = comparison.b if comparison else make_side(loaded, loaded.table.samples)
     outcome = min((check.outcome for check in checks), key=WORST_FIRST.index)
     return Gate(outcome, tuple(checks), side, comparison, metric, confidence)
@@ -230,16 +264,20 @@ def gate(
 
 def _check_arguments(
     baseline: RunOrPath | None,
-    no_worse_than: float | None,
-    min_mean: float | None,
-    max_mean: float | None,
+    bounds: Mapping[str, float | None],
     by: Sequence[str],
     slice_no_worse_than: float | None,
 ) -> None:
-    if no_worse_than is None and min_mean is None and max_mean is None:
+    no_worse_than, each_sample = bounds["no_worse_than"], bounds["each_sample"]
+    if all(bound is None for bound in bounds.values()):
         raise InvalidInput(
-            "a gate needs %s with a baseline, or %s, or %s, or several",
-            parameters=("no_worse_than", "min_mean", "max_mean"),
+            "a gate needs %s with a baseline, or %s, or %s, or %s, or several",
+            parameters=[*bounds],
+        )
+    if each_sample is not None and not 0 < each_sample <= 1:
+        raise InvalidInput(
+            f"%s must be a share of attempts, above 0 and at most 1; got {each_sample!r}",
+            parameters=["each_sample"],
         )
     if (baseline is None) != (no_worse_than is None):
         raise InvalidInput(
@@ -448,6 +486,55 @@ def _check_mean(
     if from_above:
         estimates = [replace(estimate, sign=-1) for estimate in estimates]
     return _judge(kind, estimates, bound, errors_as)
+
+
+def _check_each_sample(bound: float, run: LoadedRun, pass_threshold: float | None) -> Check:
+    """Check the share of attempts that pass in each sample, with errored ones left out and failed.
+
+    A sample whose attempts all errored has no share, so nothing is known of it.
+    """
+    table = run.table
+    passed_items = Measure(PASSED, pass_threshold).item_values(run)
+    attempts = count_items(table)
+    scored = count_items(table, ~np.isnan(passed_items))
+    passed = count_items(table, passed_items == 1)
+    with np.errstate(invalid="ignore"):
+        # 0.8 of 5 attempts is 4, whatever 4 / 5 is in binary.
+        shares = [np.round(passed / made, 12) for made in (scored, attempts)]
+    readings = [
+        Reading(
+            "fail" if (share < bound).any() else "pass",
+            float(np.nanmin(share)),
+            None,
+            int((~np.isnan(share)).sum()),
+        )
+        for share in shares
+    ]
+    outcome, counted = readings[0].outcome, None
+    if run.errored:
+        counted = readings[1]
+        if outcome != counted.outcome:
+            outcome = "errored"
+    below = np.flatnonzero(shares[1] < bound)
+    return Check(
+        kind="each_sample",
+        slice=None,
+        bound=bound,
+        outcome=outcome,
+        scored=readings[0],
+        with_errors=counted,
+        errors_as=0.0 if run.errored else None,
+        corrected=False,
+        below=tuple(
+            SampleAttempts(
+                table.sample_ids[place],
+                int(passed[place]),
+                int(attempts[place] - scored[place]),
+                int(attempts[place]),
+            )
+            for place in below.tolist()
+        ),
+    )
 
 
 def _check_differences(comparison: Comparison, tolerated: float, in_slices: float) -> list[Check]:

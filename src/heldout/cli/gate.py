@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from heldout._core.format import count, interval, list_some, number, percent
-from heldout.analysis import Check, Gate, Side, gate
+from heldout.analysis import Check, Gate, SampleAttempts, Side, gate
+from heldout.analysis.gating import CheckKind
 from heldout.cli import compare
 from heldout.cli._tables import decide, make_console, pick, print_json, print_report
 from heldout.cli.main import forget_stdout
@@ -50,6 +51,12 @@ WHY_ANOTHER_NUMBER = (
 @click.option("--min-mean", type=float, metavar="MEAN", help="The mean has to be at least this.")
 @click.option("--max-mean", type=float, metavar="MEAN", help="The mean has to be at most this.")
 @click.option(
+    "--each-sample",
+    type=float,
+    metavar="SHARE",
+    help="The share of its attempts that every sample has to pass, such as 0.8.",
+)
+@click.option(
     "--by",
     multiple=True,
     metavar="KEY",
@@ -65,7 +72,7 @@ WHY_ANOTHER_NUMBER = (
 def command(
     run: str, baseline: str | None, flips: int | None, format: str | None, **settings: Any
 ) -> None:
-    """Check RUN against a baseline, a minimum or maximum mean, or all of them.
+    """Check RUN against a baseline, a minimum or maximum mean, each sample, or several of these.
 
     A run is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last
     (RUN@LABEL:STEP, where a run has curves of several labels).
@@ -103,7 +110,8 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     if any(side.errored for side in sides.values()):
         text = "The table leaves out errored items, which the rewards above count as 0."
         blocks += [Line(text), *_counted_lines(gate, checks)]
-    if gate.comparison is None and any(check.n < gate.run.samples for check in checks):
+    of_means = [check for check in checks if check.kind != "each_sample"]
+    if gate.comparison is None and any(check.n < gate.run.samples for check in of_means):
         text = (
             f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
             "truth, unless --cluster names another key, such as sample_id) count once."
@@ -136,7 +144,7 @@ def _sides(gate: Gate) -> dict[str, Side]:
 
 def _sort_checks(gate: Gate) -> list[Check]:
     """Order checks: overall, slices as people sort them, means."""
-    kinds = ("overall", "slice", "min_mean", "max_mean")
+    kinds = get_args(CheckKind)
     return sorted(
         gate.checks,
         key=lambda check: (kinds.index(check.kind), label_order((check.slice or {}).values())),
@@ -149,6 +157,8 @@ def _check_name(check: Check, gate: Gate) -> str:
         return comparisons.slice_name(check.slice, check.slice.values())
     if gate.comparison is not None and check.kind == "overall":
         return f"no worse than {gate.comparison.a.name} by {abs(check.bound):g}"
+    if check.kind == "each_sample":
+        return f"each sample passes at least {check.bound:.12g} of its attempts"
     return f"mean at {'least' if check.kind == 'min_mean' else 'most'} {check.bound:g}"
 
 
@@ -189,6 +199,8 @@ def _estimate_text(check: Check, estimate: float | None) -> str:
 
 def _explain(check: Check, gate: Gate) -> str:
     """Say why a check has its outcome, and how many samples would decide it."""
+    if check.kind == "each_sample":
+        return _describe_below(check)
     counted = _describe_counted(check)
     slices = comparisons.slice_count(gate.comparison) if gate.comparison else 0
     corrected = f", corrected for {slices} slices," if check.corrected and slices > 1 else ""
@@ -206,6 +218,22 @@ def _explain(check: Check, gate: Gate) -> str:
     if check.outcome != "inconclusive":
         return text
     return f"{text}; {_describe_needed(check)}"
+
+
+def _describe_below(check: Check) -> str:
+    """Name the samples that do not pass often enough."""
+    if not check.below:
+        return "every sample does; this is about these attempts, not about further ones"
+
+    def describe(sample: SampleAttempts) -> str:
+        errored = f", {sample.errored} errored" if sample.errored else ""
+        return f"{sample.sample_id} {sample.passed} of {sample.attempts}{errored}"
+
+    named = list_some([describe(sample) for sample in check.below], CHECKS_NAMED)
+    verb = "does not" if len(check.below) == 1 else "do not"
+    if check.outcome == "errored":
+        verb += ", if errored attempts count as failed"
+    return f"{count(len(check.below), 'sample')} {verb}: {named}"
 
 
 def _describe_needed(check: Check) -> str:
@@ -266,6 +294,7 @@ def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
             "name": _check_name(check, gate),
             **pick(check, *fields),
             **pick(check, "needed", "needed_if_equal", "needed_is_least"),
+            "below": [pick(sample, *SampleAttempts.__slots__) for sample in check.below],
             **compare.interval_json(check.interval),
             "why": _explain(check, gate),
             "other": _describe_counted(check) if check.disputed else None,

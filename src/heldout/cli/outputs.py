@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from heldout.analysis import Check, Comparison, Gate, Plan, Side
+from heldout.analysis import Check, Comparison, Gate, Plan, SampleAttempts, Side
 from heldout.analysis.comparison import Change
 from heldout.sandbox.probes import BackendStatus, SandboxProbe
 from heldout.stats.differences import PairedDifference, SliceDifference
@@ -155,6 +155,12 @@ class TrainingOutput(msgspec.Struct):
     stop_requested: Annotated[str | None, about("the reason of a request to stop")]
 
 
+SampleAttemptsOutput = define(
+    "SampleAttemptsOutput",
+    "A sample that does not pass often enough.",
+    fields_of(SampleAttempts, *("sample_id", "passed", "errored", "attempts")),
+)
+
 GateCheckOutput = define(
     "GateCheckOutput",
     "One check of a gate.",
@@ -167,6 +173,7 @@ GateCheckOutput = define(
     why=str,
     ci_low=float | None,
     ci_high=float | None,
+    below=list_of(SampleAttemptsOutput),
 )
 
 
