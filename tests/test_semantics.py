@@ -82,7 +82,7 @@ from tests.analysis.runs import by_hand
 from tests.conftest import RunEval, exact, make_samples
 from tests.counting import Recorded, Saved
 from tests.faulty_server import FaultyServer, Request, nothing_from_outside, status
-from tests.sandbox.stall import FIRST, LIMIT, SECOND, everything, stalled
+from tests.sandbox.stall import FIRST, LIMIT, everything, stalled
 from tests.scoring.judges.scripted import said, three_way_question
 from tests.training.curves import curve
 
@@ -1442,7 +1442,7 @@ def test_clause_33_a_time_limit_counts_time_in_which_the_program_could_run() -> 
             with stalled(everything):
                 return await sandbox.run(["bash", "-c", f"{FIRST}; {rest}"], timeout=LIMIT)
 
-    outcome = anyio.run(main, SECOND)
+    outcome = anyio.run(main, "true")
     assert outcome.exit == 0
     assert outcome.stalled > LIMIT
     assert anyio.run(main, "sleep 100").reason == "timeout"

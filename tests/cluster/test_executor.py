@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections import Counter
@@ -396,6 +397,45 @@ def test_a_score_function_that_is_another_one_on_the_workers_is_refused(
     with pytest.raises(InvalidInput, match="its score_fn is not that .*: the dict rewards differs"):
         run(evals.make_samples(2), out, score_fn=evals.look_up, executor=ONE)
     assert not out.exists()
+
+
+def test_a_cluster_of_its_own_that_is_not_up_in_time_is_started_again(tmp_path: Path) -> None:
+    code = """
+        import time
+        from types import SimpleNamespace
+
+        import psutil
+        import ray._private.node as node
+
+        from heldout.cluster._ray import connected
+
+        # Ray waits 30 seconds for a node. On this clock they pass at once.
+        clock = iter(range(0, 10**6, 31))
+        node.time = SimpleNamespace(**vars(time) | {"monotonic": lambda: next(clock)})
+        get_node, asked = node.ray._private.services.get_node, []
+
+        def late(*arguments):
+            asked.append(None)
+            if len(asked) == 1:
+                raise RuntimeError("not yet")
+            node.time = time
+            return get_node(*arguments)
+
+        node.ray._private.services.get_node = late
+        with connected("local") as ray:
+            assert len(asked) >= 2
+            raylets = [p for p in psutil.Process().children(recursive=True) if p.name() == "raylet"]
+            assert len(raylets) == 1, raylets
+            print(ray.get(ray.remote(lambda: 7).remote()))
+    """
+    script = tmp_path / "start.py"
+    script.write_text(textwrap.dedent(code))
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("7")
+    assert "Ray did not start, and is started again" in done.stderr
 
 
 # --- Bad input ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import socket
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,9 @@ log = logging.getLogger("heldout")
 
 PROBE_SECONDS = 5.0
 CONNECT_TRIES = 3
+TRY_AGAIN = ("Initialization failure from server", "timed out during startup")
+"""What Ray says if the process that serves a client died as it started, or if a new node was not up
+within 30 seconds, as on a busy machine."""
 SHUTDOWN_SECONDS = 30.0
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """What a gRPC client sends first. A gRPC server answers with a SETTINGS frame, whose type is 4."""
@@ -108,16 +112,31 @@ def _initialize(ray: Any, address: str, options: Mapping[str, Any]) -> None:
         try:
             ray.init(address, logging_level=logging.WARNING, **options)
             return
-        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+        except Exception as problem:  # noqa: BLE001 - raised bare if its own processes do not start
             reason = " ".join(str(problem).split())
-        if not tries_left or "Initialization failure from server" not in reason:
+            _end_half_started(problem)
+        if not tries_left or not any(text in reason for text in TRY_AGAIN):
             break
-        ray.shutdown()  # the process that serves this client died as it started
+        log.warning("Ray did not start, and is started again: %s", reason)
+        ray.shutdown()
         time.sleep(1)
+    if address == "local":
+        raise InvalidInput(f"Ray did not start on this machine: {reason}")
     if os.environ.get("RAY_AUTH_MODE") != "token":
         # Not set here: in a cluster without tokens, no worker would start.
         reason += "; if it asks for a token, set RAY_AUTH_MODE=token before Ray is imported"
     raise InvalidInput(f"cannot connect to a Ray cluster at {address}: {reason}")
+
+
+def _end_half_started(problem: BaseException) -> None:
+    """End the processes of a node that Ray gave up on, since Ray itself leaves them running.
+
+    Nothing refers to that node but the frames of the error.
+    """
+    for frame, _ in traceback.walk_tb(problem.__traceback__):
+        node = frame.f_locals.get("self")
+        if hasattr(node, "kill_all_processes") and hasattr(node, "all_processes"):
+            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
 
 def _probe(address: str) -> None:
