@@ -399,6 +399,7 @@ def test_a_score_function_that_is_another_one_on_the_workers_is_refused(
     assert not out.exists()
 
 
+@pytest.mark.heavy
 def test_a_cluster_of_its_own_that_is_not_up_in_time_is_started_again(tmp_path: Path) -> None:
     code = """
         import time
