@@ -20,12 +20,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
 from heldout.testing import assert_neutral
-from heldout.training.background.snapshot import (
-    SnapshotPool,
-    WeightSnapshot,
-    _ModelCopy,
-    _NoLongerFits,
-)
+from heldout.training.background.model_copy import ModelCopy, _NoLongerFits
+from heldout.training.background.snapshot import SnapshotPool, WeightSnapshot
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -765,7 +761,7 @@ def test_on_another_device_frozen_weights_are_copied_once_until_they_are_written
     frozen = {id(p) for p in model.parameters() if not p.requires_grad}
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     buffers = {id(buffer) for buffer in model.buffers()}
-    made = _ModelCopy(model, device="meta")  # which any machine has
+    made = ModelCopy(model, device="meta")  # which any machine has
 
     def copied() -> set[int]:
         transfers = made.update()
@@ -1145,7 +1141,7 @@ def test_frozen_weights_that_change_places_are_noticed() -> None:
 
 def test_weights_that_are_copied_once_are_copied_again_once_they_were_seen_to_differ() -> None:
     model, pool = lora(), SnapshotPool()
-    made = _ModelCopy(model)
+    made = ModelCopy(model)
     made._device = torch.device("cpu:0")  # as if it lay elsewhere: no memory is shared
     assert made.try_fill()
     assert made.is_as_taken()

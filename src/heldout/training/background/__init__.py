@@ -6,7 +6,8 @@ running          runs them, and writes how each ends
 threads          the event loop of async evaluators; what must run in the trainer's thread; waiting
 draining         what became of the evals that were waited for
 sigterm          evals in flight are recorded before SIGTERM ends the process
-snapshot         SnapshotPool: copies of the weights
+snapshot         SnapshotPool: the weights of a step, while training goes on
+model_copy       a second model of the same modules, filled with those weights
 worker/          EvalWorker: a process that evaluates
 
 A snapshot of the weights, or a function of the user's, goes in; a line of the curve that is written
