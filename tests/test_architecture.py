@@ -21,9 +21,9 @@ ROOMS = [
 
 
 TRAINING = [
-    *("reasons", "ranks", "settings", "cadence", "loggers", "curve", "runner", "run_eval"),
-    *("budget", "sharding", "background", "measuring", "snapshot_evals", "periodic_eval"),
-    *("trainer_hooks", "checkpoints"),
+    *("reasons", "ranks", "sharding", "settings", "loggers", "curve", "runner"),
+    *("measuring", "budget", "background", "snapshot_evals", "periodic_eval", "trainer_hooks"),
+    "checkpoints",
 ]
 """The same inside of training/, which is the largest."""
 

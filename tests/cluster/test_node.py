@@ -20,7 +20,7 @@ from heldout.cluster import RayNode
 from heldout.cluster.node import Relay
 from heldout.errors import InvalidInput
 from heldout.training import EvalWorker
-from heldout.training.run_eval import Measured, Task
+from heldout.training.measuring import Measured, Task
 from tests.cluster.conftest import connect
 from tests.training.worker_policy import Network
 

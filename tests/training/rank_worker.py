@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from heldout import Sample, Score, Trajectory
-from heldout.training import CurvePoint, run_eval
+from heldout.training import CurvePoint, measuring
 from heldout.training.curve.points import request_stop
 from tests.training import toys
 
@@ -188,7 +188,7 @@ def what_one_says_cannot_be_sent(home: Path) -> Any:
 
 @scenario
 def one_cannot_be_put_back(home: Path) -> Any:
-    whole = run_eval.isolated
+    whole = measuring.isolated
 
     @contextmanager
     def broken(model: Any, **settings: Any) -> Iterator[None]:
@@ -196,11 +196,11 @@ def one_cannot_be_put_back(home: Path) -> Any:
             yield
         on_rank_1(lambda: fail("a flag is not what it was"))()
 
-    run_eval.isolated = broken
+    measuring.isolated = broken
     try:
         return evaluate(home)
     finally:
-        run_eval.isolated = whole
+        measuring.isolated = whole
 
 
 @scenario

@@ -54,11 +54,10 @@ from heldout.training import (
     current_points,
     from_functions,
     live_model,
+    measuring,
     read_points,
-    run_eval,
 )
-from heldout.training.curve.point_fields import point_fields
-from heldout.training.curve.points import CurveWriter, request_stop
+from heldout.training.curve.points import CurveWriter, point_fields, request_stop
 from heldout.training.curve.verdicts import Judgement
 from heldout.training.settings import TrainerSettings
 from tests._live.decoding.models import Spelling
@@ -505,7 +504,7 @@ def test_a_thread_that_never_returns_does_not_hold_up_training(
             await asyncio.to_thread(released.wait)
         return score(trajectory, sample)
 
-    monkeypatch.setattr(run_eval, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1)
     build = answering(score_fn=hang, timeout=0.2)
     point = periodic(tmp_path, runner_builder=build).maybe_run(10)
     released.set()
@@ -880,8 +879,8 @@ def test_what_blocks_is_left_behind_and_what_was_complete_is_kept(
             released.wait()
         return score(trajectory, sample)
 
-    monkeypatch.setattr(run_eval, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(run_eval, "SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(measuring, "SETTLE_SECONDS", 0.1)
     build = answering(score_fn=blocks, rows=1)
     point = periodic(tmp_path, runner_builder=build, max_seconds=1.0).maybe_run(10)
     released.set()
@@ -900,7 +899,7 @@ def test_a_slow_score_function_is_stopped_between_two_items(
         time.sleep(0.02)
         return score(trajectory, sample)
 
-    monkeypatch.setattr(run_eval, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(measuring, "SETTLE_SECONDS", 0.05)
     evals = periodic(
         tmp_path,
         samples=questions(64),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
 from heldout.training import sharding
 from heldout.training.background.snapshot import SnapshotPool
-from heldout.training.ranks import Alone
+from heldout.training.ranks import Alone, TimeLimit
 from tests.training import toys
 from tests.training.shard_worker import MODES, OTHERS
 from tests.training.test_ranks import run_ranks
@@ -145,19 +144,21 @@ def test_what_is_not_sharded_is_copied_as_it_is(two: list[Any]) -> None:
 def test_evals_that_others_wait_for_end_before_the_process_groups_timeout(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seconds = iter(range(10_000))
-    evals = toys.make_eval(toys.questions(8), toys.builder(rows=1), run_dir=tmp_path)
-    evals._measurer._clock = lambda: float(next(seconds))
+    for longest, patience, expected in [
+        (3600.0, 540.0, "max_seconds=3600, cut to 540 s by the timeout of the process group"),
+        (None, 540.0, "max_seconds=None, cut to 540 s by the timeout of the process group"),
+        (60.0, 540.0, "max_seconds=60"),
+        (None, None, ""),
+    ]:
+        limit = TimeLimit.of(longest, Alone(patience=patience))
+        assert limit.text == expected
+        assert limit.seconds == (longest if patience is None else min(longest or 3600, patience))
+    evals = toys.periodic(tmp_path, every_steps=1, ranks=Alone(patience=540.0))
     with caplog.at_level(logging.WARNING):
-        for longest, patience, expected in [
-            (3600.0, 540.0, "max_seconds=3600, cut to 540 s by the timeout of the process group"),
-            (None, 540.0, "max_seconds=None, cut to 540 s by the timeout of the process group"),
-            (60.0, 540.0, "max_seconds=60"),
-            (None, None, ""),
-        ]:
-            evals._measurer._settings = SimpleNamespace(max_seconds=longest, label="eval")  # type: ignore[assignment]
-            assert evals._measurer.time_limit(Alone(patience=patience)).text == expected
-    assert len(caplog.records) == 1  # once, not at each eval
+        evals.maybe_run(1)
+        evals.maybe_run(2)
+    said = [record.getMessage() for record in caplog.records]
+    assert ["max_seconds=3600, cut to 540 s" in line for line in said] == [True]  # once
 
 
 @pytest.fixture

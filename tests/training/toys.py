@@ -8,7 +8,7 @@ from typing import Any
 
 from heldout import Metric, Sample, Score, Trajectory
 from heldout.training import CurvePoint, PeriodicEval, from_functions, read_points
-from heldout.training.curve.scheduled_points import NOT_FINISHED
+from heldout.training.curve.points import NOT_FINISHED
 
 
 def questions(count: int = 8) -> list[Sample]:

@@ -65,7 +65,7 @@ from heldout.training.background.worker.messages import (
     encode,
 )
 from heldout.training.background.worker.weight_buffer import WeightBuffer, create_memory, fill
-from heldout.training.run_eval import reserve_name
+from heldout.training.curve.curve_file import reserve_name
 
 log = logging.getLogger("heldout")
 

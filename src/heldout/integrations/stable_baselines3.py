@@ -39,10 +39,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 from heldout._live.isolation import eval_mode
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.store.fingerprint import describe_callable
-from heldout.training.curve.best import best_checkpoint
-from heldout.training.curve.point_fields import Heartbeat
 from heldout.training.curve.points import CurvePoint
-from heldout.training.curve.publishing import Monitor
+from heldout.training.curve.publishing import Heartbeat, Monitor
+from heldout.training.curve.rewards import best_checkpoint
 from heldout.training.curve.verdicts import CORRECTED_EVALS, CurveMonitor
 from heldout.vector.drivers import NORMALISED_TWICE, as_numpy, layers, map_leaves, normalizes
 from heldout.vector.evaluation import PolicyFn, SuccessFn, SuccessWord

@@ -39,8 +39,8 @@ from heldout._live.rendering.segments import common_prefix, shared_tail
 from heldout.errors import InvalidInput
 from heldout.rollouts.overlap import HeldOutPrompts
 from heldout.training.background.dispatcher import runs_async_evals
-from heldout.training.curve.point_fields import Heartbeat
 from heldout.training.curve.points import CurvePoint
+from heldout.training.curve.publishing import Heartbeat
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.reasons import describe
 from heldout.training.runner import EpisodeRunner, KnownBuilder, RunnerBuilder

@@ -11,9 +11,9 @@ from heldout.errors import InvalidInput
 from heldout.reporting.blocks import Line, Span, name
 from heldout.reporting.names import list_result_steps
 from heldout.store.report import EvalReport
+from heldout.training.curve.curve_file import explain_missing, saved_eval
 from heldout.training.curve.flips import Flips
 from heldout.training.curve.flips import flips as find_flips
-from heldout.training.curve.kept_steps import explain_missing, saved_eval
 from heldout.training.curve.points import CurvePoint
 
 FLIP_CHARACTERS = 240

@@ -20,7 +20,7 @@ from heldout.store.numbers import TIMESTAMP
 from heldout.store.remote import fetch_run
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import ROOT, find_run
-from heldout.training.curve.kept_steps import explain_missing, saved_eval
+from heldout.training.curve.curve_file import explain_missing, saved_eval
 from heldout.training.curve.points import CurvePoint, current_points, read_points
 
 if TYPE_CHECKING:

@@ -1,13 +1,11 @@
 """Evals while a policy trains: on a cadence, on the trainer's own weights, bit-neutral.
 
 periodic_eval    PeriodicEval: what is due runs now, or in the background
-cadence          which steps are due
-budget           how much of its time training may spend on evals, and has spent
+budget           which steps are due, and how much of its time training may spend on evals
 settings         settings of a PeriodicEval, and the HELDOUT_EVAL_* variables
-snapshot_evals   what a PeriodicEval schedules, and publishes when it has ended
-measuring        what is measured, inline or of a snapshot, and the point that comes of it
-run_eval         one eval of one model, isolated, through `heldout.evaluate`
+measuring        one eval of one model, isolated, through `heldout.evaluate`; the point that it is
 runner           how the policy is run and scored: `live_model`, `from_functions`
+snapshot_evals   what a PeriodicEval schedules, and publishes when it has ended
 ranks            training in several processes
 sharding         models whose weights are spread over them
 trainer_hooks    what the hooks of all trainers share
@@ -42,10 +40,10 @@ if TYPE_CHECKING:
     from heldout.training.background.snapshot import SnapshotPool as SnapshotPool
     from heldout.training.background.worker import EvalWorker as EvalWorker
     from heldout.training.checkpoints import follow_checkpoints as follow_checkpoints
-    from heldout.training.curve.best import best_checkpoint as best_checkpoint
     from heldout.training.curve.points import CurvePoint as CurvePoint
     from heldout.training.curve.points import current_points as current_points
     from heldout.training.curve.points import read_points as read_points
+    from heldout.training.curve.rewards import best_checkpoint as best_checkpoint
     from heldout.training.curve.verdicts import CurveMonitor as CurveMonitor
     from heldout.training.curve.verdicts import judge_points as judge_points
     from heldout.training.periodic_eval import PeriodicEval as PeriodicEval

@@ -22,9 +22,8 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
-from contextlib import closing
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -32,46 +31,53 @@ import msgspec
 
 from heldout._core.checks import check_count, check_flag, refuse_unknown
 from heldout._core.html import as_html
-from heldout._evals.rollout import EvalDefinition, own_pass_threshold
+from heldout._evals.rollout import EvalDefinition
 from heldout._live.decoding.memory import give_back_if_tight
 from heldout._live.isolation import modules_of, untouched_random_state
 from heldout._live.weights import fingerprint, sharding_way
 from heldout.datasets import ordered_by_id
-from heldout.errors import InvalidInput, RunBusy
+from heldout.errors import InvalidInput
 from heldout.training.background.dispatcher import (
     AsyncEvalDispatcher,
     current_point_log,
     get_async_eval_dispatcher,
 )
 from heldout.training.background.jobs import Scheduled
-from heldout.training.budget import Spending
-from heldout.training.cadence import EvalCadence
-from heldout.training.curve.curve_file import EvalHistory, choose_run_dir, has_points, numbered_dirs
-from heldout.training.curve.point_fields import Heartbeat
-from heldout.training.curve.points import CurvePoint, check_step, stop_requested
-from heldout.training.curve.publishing import Monitor, PointPublisher
-from heldout.training.curve.scheduled_points import SAME_WEIGHTS, skip_of
-from heldout.training.measuring import GetModel, PolicyMeasurer
+from heldout.training.budget import EvalCadence, Spending
+from heldout.training.curve.curve_file import (
+    EvalHistory,
+    curve_config,
+    has_points,
+    numbered_dirs,
+    open_history,
+)
+from heldout.training.curve.points import SAME_WEIGHTS, CurvePoint, check_step, skip_of
+from heldout.training.curve.publishing import Heartbeat, Monitor, PointPublisher
+from heldout.training.measuring import Known, Measured, PolicyEval, Task, measure
 from heldout.training.ranks import (
     Alone,
     Ranks,
     RanksApart,
+    TimeLimit,
     agree,
     current_ranks,
     is_first_process,
     launcher_rank,
 )
 from heldout.training.reasons import describe
-from heldout.training.run_eval import Known, Measured, check_samples, hash_samples
 from heldout.training.runner import (
     KnownBuilder,
+    LivePolicy,
     RunnerBuilder,
+    check_runner,
     check_same_eval,
+    check_samples,
     describe_builder,
+    find_threshold,
 )
 from heldout.training.settings import NUM, SMALLEST, EvalSettings, TrainerSettings
-from heldout.training.sharding import ShardedModel, find_sharded, with_ranks
-from heldout.training.snapshot_evals import BackgroundEvals
+from heldout.training.sharding import ShardedModel, find_sharded
+from heldout.training.snapshot_evals import SnapshotEvals
 from heldout.types import Sample
 
 if TYPE_CHECKING:
@@ -89,13 +95,6 @@ _OTHER_NAMES = {
     "max_samples": "num",
 }
 """What other tools call settings."""
-
-
-def _find_threshold(samples: object, builder: RunnerBuilder | None) -> float:
-    """Return the reward that passes of the eval that samples or their runner are made of."""
-    if isinstance(samples, EvalDefinition):
-        return own_pass_threshold(None, samples)
-    return own_pass_threshold(getattr(builder, "pass_threshold", None))
 
 
 class PeriodicEval:
@@ -164,7 +163,7 @@ class PeriodicEval:
         worker: EvalWorker | None = None,
         every_steps: int | None = None,
         heartbeat_fn: Heartbeat | None = None,
-        model_getter: GetModel | None = None,
+        model_getter: Callable[[], Any] | None = None,
         pass_threshold: float | None = None,
         label: str = "rl_eval",
         run_dir: str | Path | None = None,
@@ -182,7 +181,7 @@ class PeriodicEval:
         snapshots: SnapshotPool | int | None = None,
         keep_steps: int | None = None,
     ) -> None:
-        _check_runner(runner_builder, worker)
+        check_runner(runner_builder, worker)
         if resume is not None:
             check_flag("resume", resume)
         if isinstance(samples, EvalDefinition):
@@ -205,7 +204,7 @@ class PeriodicEval:
             num=num,
             seed=seed,
             pass_threshold=pass_threshold,
-            own_threshold=_find_threshold(samples, runner_builder),
+            own_threshold=find_threshold(samples, runner_builder),
             at_start=at_start,
             max_overhead=max_overhead,
             min_samples=min_samples,
@@ -235,22 +234,18 @@ class PeriodicEval:
             heartbeat_fn,
             on_error=on_error,
             keep_steps=keep_steps,
-            find_log=current_point_log,
         )
         is_bounded = getattr(runner_builder, "is_bounded", True)
         self._publisher.warn_of_plateau(len(self.samples), is_bounded=is_bounded)
-        self._measurer = PolicyMeasurer(
-            settings,
-            self.samples,
-            runner_builder,
-            worker,
-            snapshots,
-            self._publisher,
-            self._spending,
-            self._clock,
+        self._evals = PolicyEval(
+            settings, self.samples, runner_builder, self._publisher, self._clock
         )
-        self._background = BackgroundEvals(label, self._measurer, self._publisher)
-        self._was_sharded = self._has_warned = False
+        self._background = SnapshotEvals(
+            self._evals, self._publisher, worker, snapshots, self._clock
+        )
+        self._was_sharded = False
+        self._warned: set[str] = set()
+        """What was logged once, and is not logged again."""
         self._finishing = False
         self._agreed_stop: str | None = None
         """The last stop reason of the first process, with `across="all"`."""
@@ -315,28 +310,19 @@ class PeriodicEval:
         if not self._cadence.reach(step):
             give_back_if_tight()
             return None
-        run_due = partial(self._run_due, step, dispatcher if not wait else None, saved_at)
-        return self._with_others(model, run_due)
-
-    def _run_due(
-        self,
-        step: int,
-        dispatcher: AsyncEvalDispatcher | None,
-        saved_at: str | Path | None,
-        get_model: GetModel,
-    ) -> CurvePoint | None:
-        # Where others take part the first one says so to all of them, further down.
-        if self._settings.across == "first" and self._spending.affordable == 0:
-            return self._skip_unaffordable(step)
-        if dispatcher is not None:
-            live = self._background.find_model(get_model)
-            if live is not None:
-                is_scheduled, _ = self._schedule(dispatcher, step, live, saved_at=saved_at)
+        with self._taking_part(model) as policy:
+            if policy is None:
+                return None
+            # Where others take part the first one says so to all of them, further down.
+            if self._settings.across == "first" and self._spending.affordable == 0:
+                return self._skip_unaffordable(step)
+            if dispatcher is not None and not wait and self._background.can_copy(policy):
+                is_scheduled, _ = self._schedule(dispatcher, step, policy.model, saved_at=saved_at)
                 if is_scheduled:
                     return None
-        point = self._run(step, get_model, size=self._spending.affordable)
-        self._broadcast_stop()
-        return point
+            point = self._run(step, policy, size=self._spending.affordable)
+            self._broadcast_stop()
+            return point
 
     def run_eval(self, step: int, model: Any = None) -> CurvePoint | None:
         """Evaluate all samples now.
@@ -351,7 +337,8 @@ class PeriodicEval:
         step = check_step(step)
         if not self.samples:
             return None
-        return self._with_others(model, partial(self._run, step))
+        with self._taking_part(model) as policy:
+            return None if policy is None else self._run(step, policy)
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
         """Evaluate the last weights on all samples (clause 17).
@@ -372,43 +359,34 @@ class PeriodicEval:
         step = check_step(step)
         dispatcher = self._poll_dispatcher(step)
         self.collect()
-        return self._with_others(model, partial(self._run_last, step, dispatcher))
+        with self._taking_part(model) as policy:
+            return None if policy is None else self._run_last(step, dispatcher, policy)
 
     def _run_last(
-        self, step: int, dispatcher: AsyncEvalDispatcher | None, get_model: GetModel
+        self, step: int, dispatcher: AsyncEvalDispatcher | None, policy: LivePolicy
     ) -> CurvePoint | None:
         point, is_scheduled = None, False
-        live = None if dispatcher is None else self._background.find_model(get_model)
-        if dispatcher is not None and live is not None and not dispatcher.in_event_loop:
-            is_scheduled, point = self._wait_for_final(dispatcher, step, live)
+        in_background = dispatcher is not None and self._background.can_copy(policy)
+        if dispatcher is not None and in_background and not dispatcher.in_event_loop:
+            model = policy.model
+            deadline = self._background.wait_for_all(dispatcher, model)
+            self.collect()
+            is_scheduled, handle = self._schedule(
+                dispatcher, step, model, final=True, deadline=deadline
+            )
+            if handle is not None:
+                left = max(0.0, deadline - time.monotonic())
+                handle.result(None if left == math.inf else left)
+                self.collect()
+                point = handle.point  # with its verdict
         if not is_scheduled and all(h.step != step for h in self._background.scheduled):
-            point = self._run(step, get_model, final=True)
+            point = self._run(step, policy, final=True)
         self._finishing = True
         if self._history is None:
             return point
         if not self._background.scheduled:
             self._history.mark_complete()
         return point or self._history.last_at(step)
-
-    def _wait_for_final(
-        self, dispatcher: AsyncEvalDispatcher, step: int, model: Any
-    ) -> tuple[bool, CurvePoint | None]:
-        """Evaluate the last weights in the background, after what is in flight, and wait."""
-        timeout, began = dispatcher.drain_timeout, time.monotonic()
-        if isinstance(model, ShardedModel):
-            timeout = model.within_patience(timeout)
-        dispatcher.wait_for(self._background.scheduled, timeout)
-        self.collect()
-        deadline = math.inf if timeout is None else began + timeout
-        is_scheduled, handle = self._schedule(
-            dispatcher, step, model, final=True, deadline=deadline
-        )
-        if handle is None:
-            return is_scheduled, None
-        left = max(0.0, deadline - time.monotonic())
-        handle.result(None if left == math.inf else left)
-        self.collect()
-        return True, handle.point  # with its verdict
 
     def finish(self, pending: CurvePoint, model: Any) -> CurvePoint | None:
         """Run one of `pending_evals` now, on its weights.
@@ -434,7 +412,10 @@ class PeriodicEval:
         weights = None if sharding_way(model) else fingerprint(model)
         if None not in (weights, pending.weights):
             _check_weights(pending, weights)
-        return self._with_others(model, partial(self._run, pending.step, instead_of=pending))
+        with self._taking_part(model) as policy:
+            if policy is None:
+                return None
+            return self._run(pending.step, policy, instead_of=pending)
 
     def use_trainer(self, trainer: TrainerSettings) -> None:
         """Have the model answer as in training, where the code of the eval says nothing else.
@@ -525,38 +506,24 @@ class PeriodicEval:
             self._enter()
 
     def _enter(self) -> None:
-        config = {
-            "kind": "midrun",
-            "label": self.label,
-            "n": len(self.samples),
-            "samples": hash_samples(self.samples),
-            "seed": self._settings.seed,
-            "pass_threshold": self._settings.pass_threshold,
-            "every_steps": self.every_steps,
-            "monitor": self._publisher.settings,
-        }
         # A worker says what it runs once it runs.
         builder = self.runner_builder
-        functions = {} if builder is None else describe_builder(builder)
-        resume, history = bool(self._resume), None
-        while history is None:
-            run_dir = self._base_dir
-            if not self._is_named:
-                run_dir = choose_run_dir(self._base_dir, self.label, resume=resume)
-            try:
-                history = EvalHistory(self, run_dir, config, functions, resume=resume)
-            except RunBusy:  # another training run has begun there since it was chosen
-                if self._is_named or resume:
-                    raise
-        self._spending.take_over(history.earlier)
-        if run_dir != self._base_dir:
-            log.warning(
-                "%s: the curve of this training run is in %s; %s has another one",
+        self._history = open_history(
+            self,
+            self._base_dir,
+            curve_config(
                 self.label,
-                run_dir,
-                self._base_dir,
-            )
-        self._history = history
+                self.samples,
+                seed=self._settings.seed,
+                pass_threshold=self._settings.pass_threshold,
+                monitor=self._publisher.settings,
+                every_steps=self.every_steps,
+            ),
+            {} if builder is None else describe_builder(builder),
+            is_named=self._is_named,
+            resume=bool(self._resume),
+        )
+        self._spending.take_over(self._history.earlier)
 
     # --- Stopping ---
 
@@ -573,9 +540,7 @@ class PeriodicEval:
     @property
     def stop_requested_here(self) -> str | None:
         """`stop_requested`, as far as this process knows."""
-        if self._publisher.stop is None:
-            self._publisher.stop = stop_requested(self.run_dir)
-        return self._publisher.stop
+        return self._publisher.find_stop(self.run_dir)
 
     @property
     def _is_shared(self) -> bool:
@@ -599,7 +564,7 @@ class PeriodicEval:
     def _run(
         self,
         step: int,
-        get_model: GetModel,
+        policy: LivePolicy,
         *,
         size: int | None = None,
         final: bool = False,
@@ -611,27 +576,33 @@ class PeriodicEval:
         attempt maybe, that this finishes.
         """
         self.begin()
-        began, limit = self._clock(), None
+        began, limit = self._clock(), TimeLimit.of(self._settings.max_seconds, Alone())
         try:
             ranks = self._current_ranks()
             if self._settings.across == "first" and not is_first_process(ranks):
                 return None
-            limit = self._measurer.time_limit(ranks)
+            limit = TimeLimit.of(self._settings.max_seconds, ranks)
+            if limit.is_cut:
+                self._warn_once(
+                    f"{limit.text}: other processes wait while this one evaluates. Set a smaller "
+                    "max_seconds, or a longer timeout in init_process_group"
+                )
             if self._settings.across == "first":
                 ranks = Alone()
-            if ranks.rank == 0:
+            is_first = ranks.rank == 0
+            if is_first:
                 self.curve.check_current()
-            measured = self._measurer.measure_live(
+            task = self._evals.task(
                 step,
-                get_model,
-                ranks,
-                run_dir=self.run_dir,
-                history=self.curve if ranks.rank == 0 else None,
+                self.run_dir,
+                self.curve if is_first else None,
                 size=size,
                 final=final,
-                limit=limit,
+                seconds=limit.seconds,
+                beats=is_first,
             )
-            if ranks.rank != 0:
+            measured = self._measure(task, policy, ranks)
+            if not is_first:
                 return None
             if measured is None:
                 measured = Measured(0, skipped=self._spending.why_not)
@@ -649,8 +620,10 @@ class PeriodicEval:
         finally:
             self._spending.add_eval_time(self._clock() - began)
         measured_at = self._clock()
-        point = self._measurer.make_point(
-            step, measured, measured_at - began, self.curve, final=final, limit=limit
+        seconds = measured_at - began
+        budget = self._spending.spend(step, measured, seconds, self._settings.every_steps)
+        point = self._evals.make_point(
+            step, measured, seconds, self.curve, limit, final=final, budget=budget
         )
         if instead_of is not None:
             point = msgspec.structs.replace(
@@ -661,60 +634,83 @@ class PeriodicEval:
                 point = msgspec.structs.replace(point, pending=True, saved_at=saved_at)
         # A monitor may draw random numbers, and takes its time, too.
         with untouched_random_state():
-            point = self._publisher.publish(point, self.curve)
+            point = self._publisher.publish(point, self.curve, current_point_log())
         self._spending.add_eval_time(self._clock() - measured_at, charge=True)
         self._publisher.raise_if_asked(point)
         return point
+
+    def _measure(self, task: Task, policy: LivePolicy, ranks: Ranks) -> Measured | Known | None:
+        """Measure the model in training, of a sharded one a whole copy."""
+        if self.worker is not None:
+            return self._background.measure_in_worker(task, policy)
+        with ExitStack() as stack:
+            model, problem = None, None
+            try:
+                model = policy.model
+                if isinstance(model, ShardedModel):
+                    model.inline = ranks.world == 1  # else all of them evaluate, and end together
+                    if ranks.rank == 0 and task.size == 0:
+                        model.decline()
+                    model = stack.enter_context(self._background.gathered(model, task.step))
+            except Exception as raised:  # noqa: BLE001 - kept as the reason of the skip
+                model, problem = None, f"model: {describe(raised)}"
+            return measure(task, model, ranks, no_model=problem)
 
     def _skip_unaffordable(self, step: int) -> CurvePoint | None:
         """Publish a skip: `max_overhead` leaves no time for an eval that is due."""
         if not is_first_process(self._current_ranks()):
             return None
         began = self._clock()
-        skip = Measured(0, skipped=self._spending.why_not)
-        with untouched_random_state():
-            point = self._measurer.make_point(
-                step, skip, 0.0, self.curve, final=False, charged=False
-            )
-            point = self._publisher.publish(point, self.curve)
+        point = self._publish_skip(step, Measured(0, skipped=self._spending.why_not), 0.0)
         self._spending.add_eval_time(self._clock() - began)  # charged, it would starve evals
         return point
 
-    def _with_others(
-        self, model: Any, run: Callable[[GetModel], CurvePoint | None]
-    ) -> CurvePoint | None:
-        """Run an eval. Of a sharded model, the processes that do not evaluate take part."""
+    def _publish_skip(self, step: int, skip: Measured, seconds: float, **known: Any) -> CurvePoint:
+        limit = TimeLimit(None, "")
+        with untouched_random_state():
+            point = self._evals.make_point(step, skip, seconds, self.curve, limit, **known)
+            return self._publisher.publish(point, self.curve, current_point_log())
+
+    @contextmanager
+    def _taking_part(self, model: Any) -> Iterator[LivePolicy | None]:
+        """Give the policy of an eval that this process runs; None where another one does.
+
+        Of a sharded model, the processes that do not evaluate take part in gathering its weights.
+        """
         get_model = self.model_getter or (lambda: None)
         if model is not None:
             get_model = lambda: model  # noqa: E731
         ranks = self._current_ranks()
         self._warn_of_launcher(ranks)
-        if self.in_rollout_phase:  # the engine that answers there has whole weights
-            return run(get_model)
-        if ranks.world == 1:
-            return run(lambda: with_ranks(get_model(), ranks))
+        # In the rollout phase, the engine that answers there has whole weights.
+        if self.in_rollout_phase or ranks.world == 1:
+            yield LivePolicy(get_model, None if self.in_rollout_phase else ranks)
+            return
         sharded = find_sharded(get_model, ranks, was_sharded=self._was_sharded)
         self._was_sharded = sharded is not None
         if sharded is None:
-            return run(get_model)
+            yield LivePolicy(get_model)
+            return
         if self._settings.across == "first" and not is_first_process(ranks):
             sharded.take_part()
-            return None
+            yield None
+            return
         with closing(sharded):
-            return run(get_model if sharded.model is None else lambda: sharded)
+            yield LivePolicy(get_model if sharded.model is None else lambda: sharded)
 
     def _warn_of_launcher(self, ranks: Ranks) -> None:
         """Say why an eval is left to others, where nobody has seen these others."""
-        if self._has_warned or ranks.world > 1 or not (said := launcher_rank()):
-            return
-        self._has_warned = True
-        log.warning(
-            "%s: %s, so this process is not the first and evaluates nothing, but torch.distributed "
-            "is not initialised. Initialise it before the first eval; where this process trains "
-            "alone, unset these variables",
-            self.label,
-            said,
-        )
+        if ranks.world == 1 and (said := launcher_rank()):
+            self._warn_once(
+                f"{said}, so this process is not the first and evaluates nothing, but "
+                "torch.distributed is not initialised. Initialise it before the first eval; where "
+                "this process trains alone, unset these variables"
+            )
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s: %s", self.label, text)
 
     # --- One eval in the background ---
 
@@ -750,9 +746,6 @@ class PeriodicEval:
             if not is_first_process(self._current_ranks()):
                 return True, None
             self.curve.check_current()
-            if isinstance(model, ShardedModel) and dispatcher.waits_when_full and deadline is None:
-                patience = model.within_patience(None)
-                deadline = None if patience is None else time.monotonic() + patience
             handle = self._background.schedule(
                 dispatcher,
                 step,
@@ -765,11 +758,9 @@ class PeriodicEval:
             return handle is not None, handle
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
-            skip = Measured(0, skipped=describe(problem))
-            with untouched_random_state():
-                seconds = self._clock() - began
-                point = self._measurer.make_point(step, skip, seconds, self.curve, final=final)
-                point = self._publisher.publish(point, self.curve)
+            skip, seconds = Measured(0, skipped=describe(problem)), self._clock() - began
+            budget = self._spending.spend(step, skip, seconds, self._settings.every_steps)
+            point = self._publish_skip(step, skip, seconds, final=final, budget=budget)
             self._publisher.raise_if_asked(point)
             return True, None
         finally:
@@ -792,18 +783,4 @@ def _check_weights(pending: CurvePoint, weights: str | None) -> None:
         raise InvalidInput(
             f"the eval of step {pending.step} is for the weights {pending.weights}, "
             f"and these are {weights}"
-        )
-
-
-def _check_runner(runner_builder: Any, worker: Any) -> None:
-    if worker is not None:
-        if runner_builder is not None:
-            raise InvalidInput("an EvalWorker has its own runner: leave out runner_builder")
-        if not hasattr(worker, "try_snapshot"):
-            raise InvalidInput(f"worker must be an EvalWorker, got {worker!r:.100}")
-    elif hasattr(runner_builder, "try_snapshot"):
-        raise InvalidInput("pass an EvalWorker as worker=, without a runner_builder")
-    elif not callable(runner_builder):
-        raise InvalidInput(
-            f"runner_builder must be a function (model) -> Runner, got {runner_builder!r:.100}"
         )

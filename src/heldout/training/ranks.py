@@ -47,6 +47,32 @@ class Ranks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """How long an eval may take."""
+
+    seconds: float | None
+    text: str
+    """The limit and who has set it, for a partial result."""
+    is_cut: bool = False
+    """Whether the other processes do not wait for as long as was asked."""
+
+    @classmethod
+    def of(cls, max_seconds: float | None, ranks: Ranks) -> TimeLimit:
+        """Return how long an eval may take that other processes wait for.
+
+        Args:
+            max_seconds: As for `PeriodicEval`.
+            ranks: The processes.
+        """
+        asked = "max_seconds=None" if max_seconds is None else f"max_seconds={max_seconds:g}"
+        patience = ranks.patience
+        if patience is None or (max_seconds is not None and max_seconds <= patience):
+            return cls(max_seconds, "" if max_seconds is None else asked)
+        text = f"{asked}, cut to {patience:g} s by the timeout of the process group"
+        return cls(patience, text, is_cut=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Alone:
     """A single process."""
 

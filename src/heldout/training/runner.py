@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -31,13 +32,17 @@ from heldout._evals.rollout import (
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
+    check_questions,
     check_score_fn,
     merge_sampling,
+    own_pass_threshold,
     turn_limit,
 )
+from heldout._live.isolation import untouched_random_state
 from heldout._live.rendering.chat_templates import ChatFormat
-from heldout._live.weights import explain_sharding
+from heldout._live.weights import explain_sharding, sharding_way
 from heldout._reasoning import opened_reasoning, without_reasoning
+from heldout.datasets import distinct
 from heldout.environment import rates_continuations
 from heldout.errors import InvalidInput
 from heldout.models.batch import Answered, Request
@@ -52,7 +57,11 @@ from heldout.store.fingerprint import (
     set_known_as,
 )
 from heldout.store.report import EvalReport
+from heldout.store.resume import as_stored
+from heldout.training import reasons
+from heldout.training.ranks import Ranks
 from heldout.training.settings import EnvironmentSettings, TrainerSettings
+from heldout.training.sharding import ShardedModel
 from heldout.types import Message, Sample, Score, Trajectory
 
 if TYPE_CHECKING:
@@ -271,6 +280,28 @@ def check_same_eval(definition: EvalDefinition, builder: RunnerBuilder | None) -
             )
 
 
+def find_threshold(samples: object, builder: RunnerBuilder | None) -> float:
+    """Return the reward that passes of the eval that samples or their runner are made of."""
+    if isinstance(samples, EvalDefinition):
+        return own_pass_threshold(None, samples)
+    return own_pass_threshold(getattr(builder, "pass_threshold", None))
+
+
+def check_runner(runner_builder: Any, worker: Any) -> None:
+    """Refuse what cannot run an eval: it takes a runner builder or a worker."""
+    if worker is not None:
+        if runner_builder is not None:
+            raise InvalidInput("an EvalWorker has its own runner: leave out runner_builder")
+        if not hasattr(worker, "try_snapshot"):
+            raise InvalidInput(f"worker must be an EvalWorker, got {worker!r:.100}")
+    elif hasattr(runner_builder, "try_snapshot"):
+        raise InvalidInput("pass an EvalWorker as worker=, without a runner_builder")
+    elif not callable(runner_builder):
+        raise InvalidInput(
+            f"runner_builder must be a function (model) -> Runner, got {runner_builder!r:.100}"
+        )
+
+
 def no_model(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
     """Raise: the `answer` of a prototype, which has no model."""
     raise AssertionError("a prototype has no model")
@@ -300,6 +331,89 @@ def _seen_through(trajectory: Trajectory, answer_filter: AnswerFilter) -> Trajec
         for message in trajectory.messages
     ]
     return replace(trajectory, messages=tuple(messages))
+
+
+def build_runner(builder: RunnerBuilder | None, model: Any) -> Runner | EpisodeRunner:
+    """Make the runner of a model.
+
+    Args:
+        builder: The runner builder.
+        model: The model.
+
+    Raises:
+        InvalidInput: The builder fails, or returns something else.
+    """
+    assert builder is not None
+    try:
+        runner = builder(model)
+    except Exception as problem:
+        raise InvalidInput(f"runner_builder: {reasons.describe(problem)}") from problem
+    if not isinstance(runner, Runner | EpisodeRunner):
+        raise InvalidInput(f"runner_builder returns a heldout.training.Runner, got {runner!r:.100}")
+    return runner
+
+
+# --- The model in training ----------------------------------------------------------------------
+
+
+class LivePolicy:
+    """The model of one eval, which is asked for once, where it is needed.
+
+    Args:
+        get_model: Returns the model, or raises.
+        ranks: The processes that its weights may be spread over, where that is not known yet.
+    """
+
+    def __init__(self, get_model: Callable[[], Any], ranks: Ranks | None = None) -> None:
+        self._get_model, self._ranks = get_model, ranks
+
+    @cached_property
+    def _found(self) -> Any:
+        with untouched_random_state():
+            return self._get_model()
+
+    @property
+    def model(self) -> Any:
+        """The model; a sharded one, which can be gathered once, is a new `ShardedModel` each time.
+
+        Raises:
+            Exception: What `get_model` raises.
+        """
+        found = self._found
+        if self._ranks is None or sharding_way(found) is None:
+            return found
+        return ShardedModel(found, self._ranks)
+
+
+# --- The held-out samples -----------------------------------------------------------------------
+
+
+def check_samples(
+    samples: Iterable[Sample] | EvalDefinition,
+    builder: RunnerBuilder | None = None,
+    *,
+    may_be_empty: bool = False,
+) -> list[Sample]:
+    """Return the held-out samples as a run directory stores them.
+
+    Args:
+        samples: The samples, or the eval that has them.
+        builder: Makes the runner that asks them, where it is known. One that cannot be described
+            before there is a model may have a `prepare_messages` of its own.
+        may_be_empty: Whether there may be none.
+
+    Raises:
+        InvalidInput: There are none, or one of them cannot be stored or asked.
+    """
+    runner: EvalDefinition | Runner | None = getattr(builder, "prototype", None)
+    if isinstance(samples, EvalDefinition):
+        runner, samples = samples, samples.samples
+    checked = [as_stored(s) for s in distinct(samples, wanted="held-out samples are Samples")]
+    if not checked and not may_be_empty:
+        raise InvalidInput("there are no samples to evaluate")
+    if isinstance(runner, EvalDefinition | Runner):
+        check_questions(checked, runner.prepare_messages)
+    return checked
 
 
 # --- Builders -----------------------------------------------------------------------------------

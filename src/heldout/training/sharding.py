@@ -262,13 +262,7 @@ def find_sharded(
         if not was_sharded:
             return None
         return ShardedModel(None, ranks, problem=describe(problem))
-    sharded = with_ranks(model, ranks)
-    return sharded if isinstance(sharded, ShardedModel) else None
-
-
-def with_ranks(model: Any, ranks: Ranks) -> Any:
-    """Return the `ShardedModel` of a sharded model, and any other model as it is."""
-    return model if sharding_way(model) is None else ShardedModel(model, ranks)
+    return None if sharding_way(model) is None else ShardedModel(model, ranks)
 
 
 # --- What the packages hold ---------------------------------------------------------------------

@@ -7,22 +7,30 @@ publishes its point in that thread, too, since monitors and heartbeats are the u
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heldout._live.isolation import modules_of, untouched_random_state
+from heldout.errors import InvalidInput
 from heldout.training.background.dispatcher import AsyncEvalDispatcher
 from heldout.training.background.jobs import NotCopyable, Scheduled
 from heldout.training.curve.curve_file import EvalHistory
-from heldout.training.curve.points import CurvePoint
+from heldout.training.curve.points import CurvePoint, pending_point
 from heldout.training.curve.publishing import PointPublisher
-from heldout.training.curve.scheduled_points import pending_point
-from heldout.training.measuring import GetModel, PolicyMeasurer
-from heldout.training.run_eval import Known
-from heldout.training.runner import EpisodeRunner
+from heldout.training.measuring import Known, Measured, PolicyEval, Task, measure
+from heldout.training.ranks import Alone, TimeLimit
+from heldout.training.reasons import describe
+from heldout.training.runner import EpisodeRunner, LivePolicy
 from heldout.training.sharding import ShardedModel
+
+if TYPE_CHECKING:
+    from heldout.training.background.snapshot import SnapshotPool
+    from heldout.training.background.worker import EvalWorker
 
 log = logging.getLogger("heldout")
 
@@ -30,50 +38,96 @@ FIRST_EVAL_SECONDS = 60.0
 """How long training may wait for the first eval of a run, if a later one is due meanwhile."""
 
 
-class BackgroundEvals:
-    """Schedules the evals of one `PeriodicEval`, and publishes those that have ended.
+class SnapshotEvals:
+    """Takes snapshots for one `PeriodicEval`, schedules evals of them, and publishes their points.
 
     Args:
-        label: The eval's name.
-        measurer: Measures a snapshot.
+        evals: What is measured.
         publisher: Publishes points.
+        worker: The process that evaluates, if there is one.
+        snapshots: Copies of the weights, or how many.
+        clock: The clock.
     """
 
     def __init__(
         self,
-        label: str,
-        measurer: PolicyMeasurer,
+        evals: PolicyEval,
         publisher: PointPublisher,
+        worker: EvalWorker | None,
+        snapshots: SnapshotPool | int | None,
+        clock: Callable[[], float],
     ) -> None:
-        self._label, self._measurer, self._publisher = label, measurer, publisher
+        self._evals, self._publisher, self._clock = evals, publisher, clock
+        self._worker, self._snapshots = worker, snapshots
         self.scheduled: list[Scheduled] = []
         """Evals whose points are not published yet."""
         self._first: Scheduled | None = None
         self._warned: set[str] = set()
         """What was logged once, and is not logged again."""
 
-    def find_model(self, get_model: GetModel) -> Any:
-        """Return the model if it could be copied; None if it has to be evaluated inline."""
-        try:
-            with untouched_random_state():
-                model = get_model()
-        except Exception:  # noqa: BLE001 - it is asked again, and the reason becomes a skip
-            return None
-        if model is None:
-            return None
-        if isinstance(getattr(self._measurer.runner_builder, "prototype", None), EpisodeRunner):
-            self.warn_once("episodes are played in the trainer's thread")
-            return None
-        if not modules_of(model):
-            self.warn_once(f"a {type(model).__name__} cannot be copied: it is not a torch module")
-            return None
-        return model
-
     def warn_once(self, reason: str) -> None:
         """Log why training waits for evals that could run in the background."""
         if reason not in self._warned:
             self._warned.add(reason)
-            log.warning("%s: training waits for evals: %s", self._label, reason)
+            log.warning("%s: training waits for evals: %s", self._evals.settings.label, reason)
+
+    # --- Snapshots ---
+
+    def can_copy(self, policy: LivePolicy) -> bool:
+        """Whether the model can be evaluated in the background; the reason is logged if not."""
+        try:
+            model = policy.model
+        except Exception:  # noqa: BLE001 - it is asked again, and the reason becomes a skip
+            return False
+        if model is None:
+            return False
+        if isinstance(getattr(self._evals.runner_builder, "prototype", None), EpisodeRunner):
+            self.warn_once("episodes are played in the trainer's thread")
+            return False
+        if not modules_of(model):
+            self.warn_once(f"a {type(model).__name__} cannot be copied: it is not a torch module")
+            return False
+        return True
+
+    def _find_pool(self) -> SnapshotPool:
+        """Return the pool of snapshots, made at first use."""
+        if self._snapshots is None or isinstance(self._snapshots, int):
+            from heldout.training.background.snapshot import SnapshotPool
+
+            self._snapshots = SnapshotPool(size=self._snapshots)
+        return self._snapshots
+
+    @contextmanager
+    def gathered(self, model: ShardedModel, step: int) -> Iterator[Any]:
+        """Gather a sharded model into a whole copy, which is emptied at the end of the block."""
+        with untouched_random_state():
+            snapshot = self._find_pool().try_snapshot(model, step=step)
+        if snapshot is None:
+            raise InvalidInput(self._find_pool().say_full())
+        try:
+            yield snapshot.model
+        finally:
+            snapshot.release(empty=True)
+
+    def measure_in_worker(self, task: Task, policy: LivePolicy) -> Measured | Known:
+        """Have the worker measure the weights in training, which waits."""
+        assert self._worker is not None
+        try:
+            model = policy.model
+            if isinstance(model, ShardedModel):
+                model.inline = True
+            with untouched_random_state():
+                snapshot = self._worker.try_snapshot(model, step=task.step)
+        except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+            return Measured(0, skipped=f"model: {describe(problem)}")
+        if snapshot is None:
+            return Measured(0, skipped=self._worker.say_full())
+        try:
+            return self._worker.measure(task, snapshot)
+        finally:
+            snapshot.release()
+
+    # --- Scheduling ---
 
     def schedule(
         self,
@@ -104,11 +158,13 @@ class BackgroundEvals:
         Returns:
             The scheduled eval; None if there can be no snapshot of the model.
         """
-        worker = self._measurer.worker
-        pool: Any = self._measurer.find_pool() if worker is None else worker
+        pool: Any = self._find_pool() if self._worker is None else self._worker
         patience = None
+        if isinstance(model, ShardedModel) and dispatcher.waits_when_full and deadline is None:
+            seconds = model.within_patience(None)
+            deadline = None if seconds is None else time.monotonic() + seconds
         if self._first is not None and not self._first.done() and not dispatcher.in_event_loop:
-            seconds: float | None = FIRST_EVAL_SECONDS
+            seconds = FIRST_EVAL_SECONDS
             if isinstance(model, ShardedModel):  # the other processes wait, too
                 seconds = model.within_patience(seconds)
             patience = time.monotonic() + (seconds or 0.0)
@@ -117,7 +173,11 @@ class BackgroundEvals:
                 curve.file,
                 partial(self._evaluate, dispatcher, curve, final),
                 pending_point(
-                    self._label, step, curve.session, saved_at=saved_at, follows=curve.follows
+                    self._evals.settings.label,
+                    step,
+                    curve.session,
+                    saved_at=saved_at,
+                    follows=curve.follows,
                 ),
                 snapshot=partial(pool.try_snapshot, model, step=step),
                 pool=pool,
@@ -132,6 +192,20 @@ class BackgroundEvals:
             self._first = handle
         return handle
 
+    def wait_for_all(self, dispatcher: AsyncEvalDispatcher, model: Any) -> float:
+        """Wait for what is in flight before the last weights are evaluated.
+
+        Returns:
+            Until when training waits for those (`time.monotonic`).
+        """
+        timeout, began = dispatcher.drain_timeout, time.monotonic()
+        if isinstance(model, ShardedModel):
+            timeout = model.within_patience(timeout)
+        dispatcher.wait_for(self.scheduled, timeout)
+        return math.inf if timeout is None else began + timeout
+
+    # --- What runs then ---
+
     def _evaluate(
         self,
         dispatcher: AsyncEvalDispatcher,
@@ -140,23 +214,41 @@ class BackgroundEvals:
         scheduled: Scheduled,
         snapshot: Any,
     ) -> CurvePoint | Known:
-        """Evaluate a snapshot, in a thread."""
-        return self._measurer.measure_snapshot(
-            scheduled.step,
-            snapshot,
+        """Evaluate a snapshot in a thread, and return its point."""
+        evals, step, began = self._evals, scheduled.step, self._clock()
+        limit = TimeLimit.of(evals.settings.max_seconds, Alone())
+        task = evals.task(
+            step,
+            curve.file.run.path,
             curve,
+            # Off the last step a result of a part will do, if these weights have one.
+            size=None if final else len(evals.samples),
             final=final,
+            seconds=limit.seconds,
             is_given_up=scheduled.done,
-            run_in_trainer=partial(dispatcher.trainer.call, is_given_up=scheduled.done),
         )
+        measured: Measured | Known | None
+        if self._worker is not None:
+            measured = self._worker.measure(task, snapshot)
+        else:
+            run_in_trainer = partial(dispatcher.trainer.call, is_given_up=scheduled.done)
+            live = snapshot.model
+            measured = measure(
+                task, live, Alone(), snapshot=snapshot, run_in_trainer=run_in_trainer
+            )
+            assert measured is not None
+        if isinstance(measured, Known):
+            return measured
+        seconds = self._clock() - began
+        return evals.make_point(step, measured, seconds, curve, limit, final=final)
 
     def publish_ended(self, curve: EvalHistory) -> None:
         """Publish the points of evals that have ended, and their progress."""
         ended = [handle for handle in self.scheduled if handle.done()]
-        if not ended and not self._measurer.has_progress:
+        if not ended and not self._evals.has_progress:
             return
         with untouched_random_state():
-            self._measurer.beat_progress()
+            self._evals.beat_progress()
             for handle in ended:
                 self.scheduled.remove(handle)
                 if handle.point is None:

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.training.curve.point_fields import log_fields
-from heldout.training.curve.points import CurvePoint
+from heldout.training.curve.points import CurvePoint, log_fields
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.ranks import agree, current_ranks
 

@@ -38,9 +38,8 @@ from heldout.vector.report import Reward, VectorReport, episode_sample
 
 if TYPE_CHECKING:
     from heldout.store.report import EvalReport
-    from heldout.training.curve.point_fields import Heartbeat
     from heldout.training.curve.points import CurvePoint
-    from heldout.training.curve.publishing import Monitor
+    from heldout.training.curve.publishing import Heartbeat, Monitor
     from heldout.training.periodic_eval import PeriodicEval
     from heldout.training.runner import EpisodeRunner
 

@@ -25,7 +25,7 @@ from heldout.store.columns import as_text
 from heldout.store.journal import decode_result, lines
 from heldout.store.run_dir import RunDir
 from heldout.store.runs import describe_model
-from heldout.training.curve.kept_steps import saved_eval
+from heldout.training.curve.curve_file import saved_eval
 from heldout.training.curve.points import (
     CurvePoint,
     ItemOutcome,

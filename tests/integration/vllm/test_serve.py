@@ -208,8 +208,8 @@ def test_trl_in_server_mode_evaluates_with_the_weights_of_the_step(
         to_dataset,
     )
     from heldout.training import PeriodicEval, live_model
+    from heldout.training.measuring import Measured, Task, measure
     from heldout.training.ranks import Alone
-    from heldout.training.run_eval import Measured, Task, measure
 
     def send(self: Any, metadata: Any, named_params: Any) -> None:
         from safetensors.torch import save_file
@@ -270,7 +270,7 @@ def test_trl_in_server_mode_evaluates_with_the_weights_of_the_step(
             seed=1,
             keep_going=lambda done, total: True,
         )
-        measured = measure(task, lambda: trainer.model, Alone())
+        measured = measure(task, trainer.model, Alone())
         assert isinstance(measured, Measured)
         expected[step] = turns(measured.results)
         return run_due(step, **given)

@@ -17,8 +17,8 @@ from heldout import Sample
 from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
 from heldout.training import EvalWorker
+from heldout.training.measuring import Measured, Task, measure
 from heldout.training.ranks import Alone
-from heldout.training.run_eval import Measured, Task, measure
 from tests.integration.vllm import worker_policy
 from tests.integration.vllm.conftest import MODEL
 from tests.tiny_model import WORDS, tiny_model
@@ -73,7 +73,7 @@ def test_each_point_is_of_the_weights_that_were_sent(worker: EvalWorker, tmp_pat
             for parameter in model.model.layers.parameters():
                 parameter.mul_(factor)
         here = replace(task(tmp_path / "here", step=step), runner_builder=build)
-        inline = measure(here, lambda: model, Alone())
+        inline = measure(here, model, Alone())
         measured = evaluated(worker, model, task(tmp_path / "worker", step=step))
         assert isinstance(inline, Measured)
         assert turns(measured) == turns(inline)

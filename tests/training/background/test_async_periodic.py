@@ -29,7 +29,7 @@ from heldout.training import (
     from_functions,
 )
 from heldout.training.background.dispatcher import pending_evals
-from heldout.training.curve.scheduled_points import pending_point
+from heldout.training.curve.points import pending_point
 from heldout.training.curve.verdicts import terms_of
 from tests.conftest import both_loops
 from tests.training.toys import (

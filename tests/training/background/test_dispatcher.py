@@ -35,8 +35,7 @@ from heldout.training.background.dispatcher import (
 from heldout.training.background.draining import Drained
 from heldout.training.background.sigterm import open_dispatchers
 from heldout.training.curve.curve_file import open_curve_file
-from heldout.training.curve.points import CurvePoint, CurveWriter, ItemOutcome
-from heldout.training.curve.scheduled_points import pending_point
+from heldout.training.curve.points import CurvePoint, CurveWriter, ItemOutcome, pending_point
 from tests.conftest import both_loops, echo_number, exact, make_samples
 from tests.training.toys import Rows, periodic, points_of
 

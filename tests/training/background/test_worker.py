@@ -31,10 +31,9 @@ from heldout.training.background.worker.client import EvalWorker, worker_environ
 from heldout.training.background.worker.messages import INSIDE_WORKER, CallFunction, Ready, encode
 from heldout.training.background.worker.server import build_policy, load_weights
 from heldout.training.background.worker.weight_buffer import WeightBuffer, read_tensors
-from heldout.training.curve.points import CurvePoint
-from heldout.training.curve.scheduled_points import pending_point
+from heldout.training.curve.points import CurvePoint, pending_point
+from heldout.training.measuring import Known, Measured, Task, measure
 from heldout.training.ranks import Alone
-from heldout.training.run_eval import Known, Measured, Task, measure
 from heldout.training.runner import describe_runner
 from heldout.training.settings import TrainerSettings
 from tests.processes import is_running, wait_until_ended
@@ -127,7 +126,7 @@ def test_it_measures_what_is_measured_in_the_training_itself(tmp_path: Path) -> 
     with EvalWorker(f"{MODULE}:tiny", environment={"OMP_NUM_THREADS": "1"}) as worker:
         found = evaluated(worker, model, asking.task)
     here = Asked(tmp_path / "here", list(asking.task.samples), runner_builder=builder)
-    expected = measure(here.task, lambda: model, Alone())
+    expected = measure(here.task, model, Alone())
     assert isinstance(expected, Measured)
     assert found.skipped is None
     assert msgspec.json.encode(found.summary) == msgspec.json.encode(expected.summary)
@@ -448,7 +447,7 @@ SCRIPT = """
 import signal, sys, threading
 from pathlib import Path
 from heldout import Sample
-from heldout.training.run_eval import Task
+from heldout.training.measuring import Task
 from heldout.training.background.worker import EvalWorker
 from tests.training import worker_policy
 
@@ -518,7 +517,7 @@ import os, signal, sys, time
 from pathlib import Path
 import torch
 from heldout import Sample
-from heldout.training.run_eval import Task
+from heldout.training.measuring import Task
 from heldout.training.background.worker import EvalWorker
 from tests.training import worker_policy
 

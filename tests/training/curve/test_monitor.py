@@ -13,9 +13,8 @@ from heldout.errors import InvalidInput
 from heldout.stats.intervals import Floats
 from heldout.stats.sequential import Analysis
 from heldout.training import CurveMonitor
-from heldout.training.curve.best import best_checkpoint
 from heldout.training.curve.points import CurvePoint, current_points
-from heldout.training.curve.reward_table import Rewards
+from heldout.training.curve.rewards import Rewards, best_checkpoint
 from heldout.training.curve.verdicts import Judgement, StepVerdict, Terms, judge_points
 from tests.training.curves import CLIMB, FLAT, curve, look, rising
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from heldout.store.columns import summarize_results
-from heldout.training.curve.point_fields import (
+from heldout.training.curve.points import (
+    CurvePoint,
     heartbeat_fields,
     log_fields,
     number_fields,
     point_fields,
 )
-from heldout.training.curve.points import CurvePoint
 from heldout.types import EvalResult, Metric, Sample, Score, Trajectory
 
 VERDICT = {

@@ -10,7 +10,7 @@ import pytest
 
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.training import CurveMonitor
-from heldout.training.curve.point_fields import log_fields
+from heldout.training.curve.points import log_fields
 from tests.integration.line_trainer import Heard, make_evals, make_trainer
 from tests.training.curves import CLIMB, curve, point
 

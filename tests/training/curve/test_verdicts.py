@@ -14,9 +14,9 @@ from heldout import Sample
 from heldout.errors import InvalidInput
 from heldout.stats import Interval, best_of, monitor
 from heldout.stats.intervals import Floats
-from heldout.training.curve.best import BestPoint, best_checkpoint
 from heldout.training.curve.points import CurvePoint, ItemOutcome
 from heldout.training.curve.publishing import PointPublisher
+from heldout.training.curve.rewards import BestPoint, best_checkpoint
 from heldout.training.curve.verdicts import (
     CurveMonitor,
     StepVerdict,

@@ -51,13 +51,17 @@ from heldout.store.columns import PARQUET_FROM
 from heldout.store.run_dir import RunDir
 from heldout.training.background.dispatcher import get_async_eval_dispatcher
 from heldout.training.background.jobs import Scheduled
-from heldout.training.curve.curve_file import CurveFile, open_curve_file
-from heldout.training.curve.point_fields import number_fields
-from heldout.training.curve.points import CurvePoint, read_points
-from heldout.training.curve.publishing import judge_by_default
-from heldout.training.curve.scheduled_points import pending_point, point_of, skip_of
+from heldout.training.curve.curve_file import CurveFile, open_curve_file, reserve_name
+from heldout.training.curve.points import (
+    CurvePoint,
+    number_fields,
+    pending_point,
+    read_points,
+    skip_of,
+)
+from heldout.training.curve.publishing import judge_by_default, point_of
 from heldout.training.reasons import describe
-from heldout.training.run_eval import check_samples, reserve_name
+from heldout.training.runner import check_samples
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")

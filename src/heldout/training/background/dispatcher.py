@@ -57,13 +57,19 @@ from heldout.training.curve.curve_file import (
     numbered_names,
     open_curve_file,
 )
-from heldout.training.curve.points import CurvePoint, pending_points, read_points
+from heldout.training.curve.points import (
+    NOT_FINISHED,
+    CurvePoint,
+    pending_point,
+    pending_points,
+    read_points,
+    skip_of,
+)
 from heldout.training.curve.publishing import PointLog
-from heldout.training.curve.scheduled_points import NOT_FINISHED, pending_point, skip_of
 from heldout.training.loggers import Logger, LogsMetrics
 from heldout.training.loggers.base import CLOSE_SECONDS, Loggers, checked_loggers
+from heldout.training.measuring import Known
 from heldout.training.ranks import is_first_process
-from heldout.training.run_eval import Known
 
 log = logging.getLogger("heldout")
 

@@ -25,9 +25,9 @@ from heldout._core.checks import check_count
 from heldout.errors import InvalidInput
 from heldout.training.curve.curve_file import CurveFile
 from heldout.training.curve.points import CurvePoint
-from heldout.training.curve.scheduled_points import EvaluatorResult
+from heldout.training.curve.publishing import EvaluatorResult
+from heldout.training.measuring import Known
 from heldout.training.reasons import describe
-from heldout.training.run_eval import Known
 
 Evaluator = Callable[..., EvaluatorResult | Known | Awaitable[EvaluatorResult]]
 

@@ -20,11 +20,10 @@ from heldout._live.isolation import thread_local_capture_mode
 from heldout.errors import InvalidInput
 from heldout.training.background.jobs import EvalJob, Evaluator, JobState, JobTable, Scheduled
 from heldout.training.background.threads import ChangeCounter, EventLoop
-from heldout.training.curve.points import CurvePoint
-from heldout.training.curve.publishing import PointLog, judge_by_default
-from heldout.training.curve.scheduled_points import SAME_WEIGHTS, point_of, skip_of
+from heldout.training.curve.points import SAME_WEIGHTS, CurvePoint, skip_of
+from heldout.training.curve.publishing import PointLog, judge_by_default, point_of
+from heldout.training.measuring import Known
 from heldout.training.reasons import describe
-from heldout.training.run_eval import Known
 
 log = logging.getLogger("heldout")
 

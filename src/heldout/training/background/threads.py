@@ -21,7 +21,7 @@ import anyio
 import anyio.abc
 
 from heldout._core.aio import WAIT_SECONDS, start_thread, waker
-from heldout.training.run_eval import TrainerGone
+from heldout.training.measuring import TrainerGone
 
 log = logging.getLogger("heldout")
 T = TypeVar("T")

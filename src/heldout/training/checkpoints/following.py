@@ -48,16 +48,24 @@ from heldout.training.checkpoints.converting import hash_weights
 from heldout.training.checkpoints.finding import Checkpoint, FolderState
 from heldout.training.checkpoints.formats import UnreadableCheckpoint, Weights
 from heldout.training.checkpoints.holding import Hold, take_hold
-from heldout.training.curve.curve_file import EvalHistory, leave_curve_file
-from heldout.training.curve.point_fields import Heartbeat
-from heldout.training.curve.points import CurvePoint, pending_points, stop_requested
-from heldout.training.curve.publishing import Monitor, PointLog, PointPublisher
-from heldout.training.curve.scheduled_points import pending_point, point_of, skip_of
+from heldout.training.curve.curve_file import (
+    EvalHistory,
+    curve_config,
+    leave_curve_file,
+    reserve_name,
+)
+from heldout.training.curve.points import (
+    CurvePoint,
+    pending_point,
+    pending_points,
+    skip_of,
+    stop_requested,
+)
+from heldout.training.curve.publishing import Heartbeat, Monitor, PointLog, PointPublisher, point_of
 from heldout.training.loggers import Logger
 from heldout.training.loggers.base import Loggers
 from heldout.training.reasons import describe
-from heldout.training.run_eval import check_samples, hash_samples, reserve_name
-from heldout.training.runner import Runner, describe_runner, no_model
+from heldout.training.runner import Runner, check_samples, describe_runner, no_model
 from heldout.training.settings import EvalSettings
 from heldout.types import Sample
 
@@ -168,7 +176,8 @@ def follow_checkpoints(
             asking,
             run_dir=Path(run_dir or Path("outputs/evals") / label).absolute(),
             label=label,
-            publisher=PointPublisher(label, monitor, heartbeat_fn, find_log=lambda: points),
+            publisher=PointPublisher(label, monitor, heartbeat_fn),
+            points=points,
             on_point=on_point or (lambda point: None),
             stop_file=None if stop_file is None else Path(stop_file).absolute(),
         )
@@ -212,6 +221,7 @@ class CheckpointCurve:
         run_dir: Path,
         label: str,
         publisher: PointPublisher,
+        points: PointLog,
         on_point: Callable[[CurvePoint], object],
         stop_file: Path | None,
     ) -> None:
@@ -220,7 +230,8 @@ class CheckpointCurve:
         self._definition = replace(definition, samples=held_out)
         self._config, self.model = config, model
         self.folder, self.run_dir, self.label = folder, run_dir, label
-        self._publisher, self._on_point, self._stop_file = publisher, on_point, stop_file
+        self._publisher, self._points = publisher, points
+        self._on_point, self._stop_file = on_point, stop_file
         publisher.warn_of_plateau(len(held_out))
         # Where the checkpoints are on another file system than the curve, beside them, since a link
         # costs nothing. Trainers send no names with a leading underscore to the hub.
@@ -238,15 +249,13 @@ class CheckpointCurve:
             shutil.rmtree(left, ignore_errors=True)
         samples = self._definition.samples
         assert isinstance(samples, list)
-        config = {
-            "kind": "midrun",
-            "label": self.label,
-            "n": len(samples),
-            "samples": hash_samples(samples),
-            "seed": 0,
-            "pass_threshold": self._config.pass_threshold,
-            "monitor": self._publisher.settings,
-        }
+        config = curve_config(
+            self.label,
+            samples,
+            seed=0,
+            pass_threshold=self._config.pass_threshold,
+            monitor=self._publisher.settings,
+        )
         self._functions = self._describe()
         self.history = EvalHistory(self, self.run_dir, config, self._functions, resume=True)
         self.history.continue_attempt()
@@ -360,14 +369,12 @@ class CheckpointCurve:
 
     def _publish(self, point: CurvePoint) -> None:
         self.history.drop_pending(point.key)
-        self._on_point(self._publisher.publish(point, self.history))
+        self._on_point(self._publisher.publish(point, self.history, self._points))
         self.write_stop_file()
 
     def write_stop_file(self) -> str | None:
         """Write the stop file if the monitor, or `heldout curve stop`, asks to stop; say why."""
-        if self._publisher.stop is None:
-            self._publisher.stop = stop_requested(self.run_dir)
-        reason = self._publisher.stop
+        reason = self._publisher.find_stop(self.run_dir)
         if reason is not None and self._stop_file is not None and not self._stop_file.exists():
             self._stop_file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._stop_file, f"{reason}\n".encode())

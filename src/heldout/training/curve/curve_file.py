@@ -3,24 +3,30 @@
 `CurveFile` is this process' one object for a directory: a `PeriodicEval` and an
 `AsyncEvalDispatcher` that share a directory are one attempt of the training run. `EvalHistory` is
 the curve of one `PeriodicEval`: points of this attempt and of earlier ones, and whether new results
-can be compared with them.
+can be compared with them. Below `steps/` are the conversations of the evals.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
+import shutil
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError, RunExists
+import msgspec
+
+from heldout.errors import InvalidInput, ResumeMismatch, RunBusy, RunDirectoryError, RunExists
 from heldout.store.fingerprint import PARTS, name_changes
-from heldout.store.jsonl import MAX_LINE_BYTES, has_writer, read_whole, replace_file
+from heldout.store.journal import plain_value
+from heldout.store.jsonl import MAX_LINE_BYTES, has_writer, link_error, read_whole, replace_file
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve.points import (
     CurvePoint,
@@ -31,6 +37,7 @@ from heldout.training.curve.points import (
     pending_points,
     read_points,
 )
+from heldout.types import Sample
 
 log = logging.getLogger("heldout")
 
@@ -295,6 +302,19 @@ def numbered_names(name: str) -> Iterator[str]:
     yield from (f"{name}-{number}" for number in count(2))
 
 
+def reserve_name(folder: Path, name: str) -> str:
+    """Create a directory of that name, numbered if another eval has it, and return its name."""
+    if folder.is_symlink():
+        raise link_error(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = numbered_names(name)
+    while True:
+        free = next(names)
+        with suppress(FileExistsError):
+            (folder / free).mkdir()
+            return free
+
+
 def numbered_dirs(base: Path) -> list[Path]:
     """List existing directories of that name, with and without a number."""
     pattern = re.compile(re.escape(base.name) + r"(-\d+)?")
@@ -321,6 +341,69 @@ def _label_of(path: Path) -> str | None:
     except RunDirectoryError:
         return None
     return label if isinstance(label, str) else None
+
+
+# --- The conversations of its evals ---------------------------------------------------------------
+# They take the room of a curve. The curve itself keeps the rewards of every sample at every step,
+# so verdicts, flips and plots do not need them. What is gone without them: reading answers,
+# `RUN@STEP`, comparing two steps, scoring again.
+
+
+def saved_eval(path: Path, point: CurvePoint) -> Path | None:
+    """Find the directory of a point's eval; None where its conversations are not there.
+
+    A curve file may come from anywhere, so what it names is one of the directories under steps/, or
+    nothing.
+    """
+    name = re.fullmatch(f"steps/({point.step:08d}(?:-[0-9]+)?)", point.run or "")
+    directory = path / "steps" / name[1] if name else None
+    return directory if directory is not None and RunDir(directory).exists() else None
+
+
+def remove_steps(path: Path, points: Sequence[CurvePoint], keep: int) -> None:
+    """Remove conversations until only those of `keep` evals are left.
+
+    Kept are those of the first eval, of the best and of the last one, and then of the newest.
+
+    Args:
+        path: The run directory.
+        points: The curve of one eval, by step; the last one has a verdict, which names the best.
+        keep: How many to keep, 3 at least.
+
+    Raises:
+        OSError: A directory cannot be removed.
+    """
+    found = [(point, saved_eval(path, point)) for point in points]
+    saved = [(point.step, directory) for point, directory in found if directory is not None]
+    if len(saved) <= keep:
+        return
+    best = next((p.verdict.get("best_step") for p in reversed(points) if p.verdict), None)
+    wanted = [saved[0], saved[-1], *(own for own in saved if own[0] == best), *reversed(saved)]
+    kept = [*dict.fromkeys(directory for _, directory in wanted)][:keep]
+    for directory in dict.fromkeys(directory for _, directory in saved):
+        if directory not in kept:
+            shutil.rmtree(directory)
+
+
+def explain_missing(path: Path, points: Sequence[CurvePoint], point: CurvePoint) -> str | None:
+    """Say that the conversations of a point were saved and are gone, and which are there.
+
+    Args:
+        path: The run directory.
+        points: The curve that the point is of.
+        point: The point.
+
+    Returns:
+        The sentence; None where they are there, or never were.
+    """
+    if point.run is None or saved_eval(path, point) is not None:
+        return None
+    steps = sorted({p.step for p in points if saved_eval(path, p) is not None})
+    there = f"those of {', '.join(map(str, steps))} are there" if steps else "none are there"
+    return (
+        f"the answers of step {point.step} are no longer in steps/ (keep_steps= removes all but "
+        f"the first, the best and the last ones); {there}"
+    )
 
 
 # --- What one eval knows of its curve -------------------------------------------------------------
@@ -511,6 +594,66 @@ class EvalHistory:
             self.file.close()
         except (RunDirectoryError, OSError) as problem:
             log.warning("%s: %s", self._owner.label, problem)
+
+
+def open_history(
+    owner: Any,
+    base: Path,
+    config: dict[str, Any],
+    functions: dict[str, Any],
+    *,
+    is_named: bool,
+    resume: bool,
+) -> EvalHistory:
+    """Begin or continue the curve of a `PeriodicEval`.
+
+    Args:
+        owner: The `PeriodicEval`.
+        base: The run directory; without a name of the user's, the first of those to choose from.
+        config: What is evaluated, as `curve_config` makes it.
+        functions: How it is run and scored.
+        is_named: Whether the user has named the run directory.
+        resume: Whether to continue an existing curve.
+
+    Raises:
+        RunExists: As for `EvalHistory`.
+        ResumeMismatch: As for `EvalHistory`.
+    """
+    while True:
+        run_dir = base if is_named else choose_run_dir(base, owner.label, resume=resume)
+        try:
+            history = EvalHistory(owner, run_dir, config, functions, resume=resume)
+        except RunBusy:  # another training run has begun there since it was chosen
+            if is_named or resume:
+                raise
+            continue
+        if run_dir != base:
+            log.warning(
+                "%s: the curve of this training run is in %s; %s has another one",
+                owner.label,
+                run_dir,
+                base,
+            )
+        return history
+
+
+def curve_config(label: str, samples: Sequence[Sample], **settings: Any) -> dict[str, Any]:
+    """Make the config of a curve: what is evaluated, which other points are compared by."""
+    return {
+        "kind": "midrun",
+        "label": label,
+        "n": len(samples),
+        "samples": hash_samples(samples),
+        **settings,
+    }
+
+
+def hash_samples(samples: Sequence[Sample]) -> str:
+    """Hash the content of samples, the same after a restart."""
+    content = hashlib.sha256()
+    for sample in samples:
+        content.update(msgspec.json.encode(sample, enc_hook=plain_value) + b"\n")
+    return content.hexdigest()[:16]
 
 
 def is_whole(point: CurvePoint) -> bool:

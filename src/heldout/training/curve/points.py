@@ -213,6 +213,84 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return own | pass_rate_keys(self.summary or {})
 
 
+# --- Points without a result --------------------------------------------------------------------
+
+NOT_FINISHED = "scheduled, not finished"
+SAME_WEIGHTS = "the same weights have a point already"
+
+
+def pending_point(
+    name: str,
+    step: int,
+    session: str = "",
+    *,
+    weights: str | None = None,
+    saved_at: str | os.PathLike[str] | None = None,
+    follows: int | None = None,
+) -> CurvePoint:
+    """Make the write-ahead line of an eval.
+
+    Args:
+        name: The eval's name on the curve.
+        step: The step of its point.
+        session: The attempt it belongs to.
+        weights: Hash of the weights it measures, if it is known.
+        saved_at: Where those weights were saved.
+        follows: See `CurvePoint`.
+
+    Returns:
+        A point without a result.
+
+    Raises:
+        InvalidInput: An argument is invalid.
+    """
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise InvalidInput(f"name must be the eval's name on the curve, got {name!r}")
+    if weights is not None and not (isinstance(weights, str) and weights.isprintable()):
+        raise InvalidInput(f"weights must be a hash, as a string, got {weights!r:.100}")
+    path = None if saved_at is None else os.fspath(saved_at)
+    try:
+        if path is not None:
+            path.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidInput(
+            f"saved_at must be a path that can be written down, got {path!a}"
+        ) from None
+    return CurvePoint(
+        label=name,
+        step=check_step(step),
+        session=session,
+        time=now(),
+        seconds=0.0,
+        skipped=NOT_FINISHED,
+        weights=weights,
+        pending=True,
+        saved_at=path,
+        follows=follows,
+    )
+
+
+def skip_of(
+    pending: CurvePoint, reason: str, seconds: float = 0.0, *, retry: bool = False
+) -> CurvePoint:
+    """Make the skip of a scheduled eval.
+
+    Args:
+        pending: Its write-ahead line.
+        reason: Why it has no result.
+        seconds: Its duration.
+        retry: Whether it stays pending, so that it can be measured later.
+    """
+    return msgspec.structs.replace(
+        pending,
+        time=now(),
+        seconds=seconds,
+        skipped=reason,
+        pending=retry,
+        saved_at=pending.saved_at if retry else None,
+    )
+
+
 # --- The file -----------------------------------------------------------------------------------
 
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
@@ -464,6 +542,118 @@ def _superseded_from(
         if followed and came_to_something:
             least = min(least, max(followed) + 1)
     return later
+
+
+# --- A point as flat fields ----------------------------------------------------------------------
+# The names are the same everywhere; each consumer adds its own prefix:
+#
+#     heartbeats              eval_reward               (`step` and `lag_steps` have no prefix)
+#     a trainer's log         eval_<name>_reward        numbers only, with `eval_<name>_step`
+#     loggers                 <name>/reward             of `heldout.training.loggers`
+#     tinker-cookbook's log   heldout/<name>/reward     numbers only
+
+_FROM_SUMMARY = {
+    "reward": "mean",
+    "reward_ci_low": "ci_low",
+    "reward_ci_high": "ci_high",
+    "reward_stderr": "stderr",
+    "n": "n",
+    "n_errors": "n_errors",
+    "n_truncated": "n_truncated",
+    "reward_scored": "mean_scored",
+    "n_scored": "n_scored",
+    "pass_rate": "pass_rate",
+    "pass_rate_ci_low": "pass_rate_ci_low",
+    "pass_rate_ci_high": "pass_rate_ci_high",
+}
+"""Field of a point: key of its summary."""
+_FROM_VERDICT = {
+    "verdict": "kind",
+    "verdict_text": "text",
+    "verdict_since": "since",
+    "verdict_n": "n",
+    "gain": "gain",
+    "gain_ci_low": "ci_low",
+    "gain_ci_high": "ci_high",
+    "minimum_detectable": "minimum_detectable",
+    "effect": "effect",
+    "since_start": "since_start",
+    "since_start_gain": "since_start_gain",
+    "since_start_ci_low": "since_start_ci_low",
+    "since_start_ci_high": "since_start_ci_high",
+    "since_start_text": "since_start_text",
+    "best_step": "best_step",
+    "best_estimate": "best_estimate",
+    "best_ci_low": "best_ci_low",
+    "best_ci_high": "best_ci_high",
+    "best_text": "best_text",
+}
+"""Field of a point: key of its verdict."""
+VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
+"""Verdicts as numbers; inconclusive has none."""
+
+
+def point_fields(point: CurvePoint) -> dict[str, Any]:
+    """Flatten a point into numbers, texts and flags by name, without its step.
+
+    Unknown numbers are None. A skip has `skipped`, `reason` and `seconds`, and no score.
+    """
+    fields: dict[str, Any] = {"seconds": point.seconds}
+    if point.lag_steps is not None:
+        fields["lag_steps"] = point.lag_steps
+    summary = point.summary
+    if summary is None:
+        return {**fields, "skipped": True, "reason": point.skipped}
+    fields |= {name: summary.get(key) for name, key in _FROM_SUMMARY.items()}
+    # The mean counts an errored item as 0, and so do these.
+    rewards = [value for value in (summary.get("min"), summary.get("max")) if value is not None]
+    if fields["n_errors"]:
+        rewards.append(0.0)
+    fields |= {"reward_min": min(rewards, default=None), "reward_max": max(rewards, default=None)}
+    extra = ("metric_", *pass_rate_keys(summary).values())
+    fields |= {key: value for key, value in summary.items() if key.startswith(extra)}
+    if point.final:
+        fields["final"] = True
+    if point.partial is not None:
+        fields["partial"] = point.partial
+    if point.asked < point.of:
+        fields["of"] = point.of
+    if point.verdict is not None:
+        fields |= {name: point.verdict.get(key) for name, key in _FROM_VERDICT.items()}
+    if point.stop is not None:
+        fields["stop"] = point.stop
+    return fields
+
+
+def number_fields(point: CurvePoint, prefix: str = "") -> dict[str, float]:
+    """Return the finite numbers of `point_fields`, with a prefix, for logs of numbers.
+
+    `skipped`, `final` and `partial` are 1 if they apply, and `verdict` is one of `VERDICTS`.
+    """
+    fields = point_fields(point)
+    if "partial" in fields:
+        fields["partial"] = 1.0
+    if "verdict" in fields:
+        fields["verdict"] = VERDICTS.get(str(fields["verdict"]))
+    return {
+        f"{prefix}{key}": float(value)
+        for key, value in fields.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
+    """Return `point_fields` with the prefix `eval_` (not on `lag_steps`), and `step`."""
+    fields = {f"eval_{key}": value for key, value in point_fields(point).items()}
+    if "eval_lag_steps" in fields:
+        fields["lag_steps"] = fields.pop("eval_lag_steps")
+    return {"step": point.step, **fields}
+
+
+def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
+    """Return a row of a trainer's log: `number_fields` and `step` with prefix `eval_<name>_`."""
+    prefix = f"eval_{name}_"
+    return {f"{prefix}step": point.step, **number_fields(point, prefix)}
 
 
 # --- Asking a training to stop ------------------------------------------------------------------

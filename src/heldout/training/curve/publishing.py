@@ -1,4 +1,4 @@
-"""Where a point goes: to its monitor, onto its curve, to loggers and heartbeats.
+"""Where a result goes: it becomes a point, is judged, and goes to curve, loggers and heartbeats.
 
 The points of a `PeriodicEval` are judged in the trainer's thread, inline and in the background
 alike, since monitors and heartbeats are the user's code. An inline point is one line, with its
@@ -12,26 +12,34 @@ A point that was scheduled without a `PeriodicEval` has no monitor of its own. I
 
 from __future__ import annotations
 
+import inspect
 import logging
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from numbers import Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
 from heldout._live.isolation import untouched_random_state
+from heldout.analysis.passes import summarize_report
 from heldout.errors import EvalFailed, InvalidInput
-from heldout.stats.summary import Summary
-from heldout.training.curve.curve_file import CurveFile, EvalHistory
-from heldout.training.curve.kept_steps import remove_steps
-from heldout.training.curve.point_fields import Heartbeat, checked_heartbeat, heartbeat_fields
+from heldout.stats.summary import EMPTY_SUMMARY, Summary
+from heldout.store.report import EvalReport
+from heldout.training.curve.curve_file import CurveFile, EvalHistory, remove_steps
 from heldout.training.curve.points import (
     CurvePoint,
     current_points,
     encode_point,
+    heartbeat_fields,
+    outcomes_of,
     read_points,
+    skip_of,
+    stop_requested,
     verdict_line,
 )
 from heldout.training.curve.verdicts import CurveMonitor, Judgement
@@ -95,6 +103,116 @@ def _stop_reason(reason: Any) -> str | None:
     return str(reason).encode("utf-8", "replace").decode() if reason else None
 
 
+# --- What an evaluator returned -------------------------------------------------------------------
+
+EvaluatorResult = CurvePoint | EvalReport | Mapping[str, float]
+"""What an evaluator returns."""
+
+UNKNOWN: dict[str, int | float | bool | None] = dict.fromkeys(EMPTY_SUMMARY)
+"""A summary without any numbers, not even `n`."""
+
+
+def point_of(result: Any, pending: CurvePoint, seconds: float, run_dir: Path | None) -> CurvePoint:
+    """Make the point of a result.
+
+    A dict of numbers has neither a denominator nor a reward: each number becomes a metric without
+    error bar. A dict with all the keys of a heldout summary is such a summary.
+
+    Args:
+        result: What the evaluator returned.
+        pending: The write-ahead line, whose name, step, attempt and weights the point gets.
+        seconds: Duration of the eval.
+        run_dir: The run directory, if there is one.
+
+    Raises:
+        InvalidInput: It is not a result, it has a number that is not finite, or it is a report that
+            is not complete: the items that finish first are not a fair sample.
+    """
+    point = _unchecked_point_of(result, pending, skip_of(pending, "", seconds), run_dir)
+    for name, number in (point.summary or {}).items():
+        # JSON would store null, which says that the number is not known.
+        if isinstance(number, Real) and not math.isfinite(number):
+            metric = name.removeprefix("metric_")
+            raise InvalidInput(
+                f"the evaluator returned {metric} = {float(number)}: numbers must be finite, or "
+                "None where they are unknown"
+            )
+    return point
+
+
+def _unchecked_point_of(
+    result: Any, pending: CurvePoint, point: CurvePoint, run_dir: Path | None
+) -> CurvePoint:
+    if isinstance(result, CurvePoint):
+        return msgspec.structs.replace(
+            result,
+            label=pending.label,
+            step=pending.step,
+            session=pending.session,
+            weights=result.weights or pending.weights,
+            follows=pending.follows,
+            summary=None if result.summary is None else {**UNKNOWN, **result.summary},
+        )
+    if isinstance(result, EvalReport):
+        return _point_of_report(result, point, run_dir)
+    if isinstance(result, Mapping):
+        return msgspec.structs.replace(point, summary=_summary_of(result), skipped=None)
+    raise InvalidInput(
+        "an evaluator returns a CurvePoint, an EvalReport or a dict of numbers, "
+        f"got {result!r:.200}"
+    )
+
+
+def _point_of_report(report: EvalReport, point: CurvePoint, run_dir: Path | None) -> CurvePoint:
+    summary, n = report.summary, report.summary["n"]
+    if summary.get("complete") is False:
+        asked = summary.get("n_asked")
+        raise InvalidInput(f"the report has only {n} of {asked} items, those that finished first")
+    if not summary["n_scored"]:
+        raise InvalidInput(f"all {n} items errored, so there is no mean")
+    run = None
+    if report.path is not None and run_dir is not None:
+        with suppress(ValueError):  # somewhere else
+            run = str(report.path.resolve().relative_to(run_dir.resolve()))
+    outcomes = outcomes_of(report.results)
+    return msgspec.structs.replace(
+        point,
+        summary=summarize_report(report),
+        skipped=None,
+        outcomes=outcomes,
+        asked=n,
+        of=n,
+        run=run,
+    )
+
+
+def _summary_of(metrics: Mapping[str, Any]) -> dict[str, int | float | bool | None]:
+    if not metrics:
+        raise InvalidInput("the evaluator returned an empty dict")
+    numbers: dict[str, float | None] = {}
+    for name, value in metrics.items():
+        try:
+            number = None if value is None or isinstance(value, str | bytes) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = None
+        if not isinstance(name, str) or (number is None and value is not None):
+            raise InvalidInput(f"metrics must be names with numbers, got {name!r}: {value!r:.100}")
+        numbers[name] = number
+    if set(EMPTY_SUMMARY) <= set(metrics):
+        return dict(metrics)
+    summary = dict(UNKNOWN)
+    for name in numbers:
+        ends = ("_n", "_stderr", "_ci_low", "_ci_high")
+        taken = [f"{name}{end}" for end in ends if f"{name}{end}" in numbers]
+        if taken:
+            raise InvalidInput(
+                f"metric {taken[0]!r} looks like the denominator or error bar of {name!r}; "
+                "rename it, or return a report, which has both"
+            )
+        summary |= dict.fromkeys(f"metric_{name}{end}" for end in ("", *ends))
+    return summary | {f"metric_{name}": number for name, number in numbers.items()}
+
+
 # --- Loggers --------------------------------------------------------------------------------------
 
 
@@ -146,7 +264,6 @@ class PointPublisher:
         heartbeat_fn: As for `PeriodicEval`.
         on_error: As for `PeriodicEval`.
         keep_steps: As for `PeriodicEval`.
-        find_log: Returns where points go to reach loggers, at each of them.
 
     Raises:
         InvalidInput: The monitor or the heartbeat cannot be called.
@@ -160,10 +277,8 @@ class PointPublisher:
         *,
         on_error: Literal["skip", "raise"] = "skip",
         keep_steps: int | None = None,
-        find_log: Callable[[], PointLog | None] = lambda: None,
     ) -> None:
         _check_monitor(monitor)
-        self._find_log = find_log
         self._label, self._monitor, self._on_error = label, monitor, on_error
         self._keep_steps = keep_steps
         self._heartbeat = checked_heartbeat(heartbeat_fn)
@@ -178,6 +293,12 @@ class PointPublisher:
     def settings(self) -> dict[str, Any]:
         """What verdicts are made by, as run.json has it."""
         return asdict(self._curve_monitor.terms)
+
+    def find_stop(self, run_dir: Path) -> str | None:
+        """Return why training should stop: what a monitor said, or the file `stop`."""
+        if self.stop is None:
+            self.stop = stop_requested(run_dir)
+        return self.stop
 
     def within_bounds(self, summary: Summary | None) -> Summary | None:
         """End the intervals of the mean at the `bounds` of the monitor, if it was given any."""
@@ -203,8 +324,19 @@ class PointPublisher:
 
     # --- Publishing ---
 
-    def publish(self, point: CurvePoint, curve: EvalHistory) -> CurvePoint:
-        """Publish a point that is not on the curve yet, and return it with its verdict."""
+    def publish(
+        self, point: CurvePoint, curve: EvalHistory, point_log: PointLog | None
+    ) -> CurvePoint:
+        """Publish a point that is not on the curve yet.
+
+        Args:
+            point: The point.
+            curve: Its curve.
+            point_log: Sends it to loggers, if there are any.
+
+        Returns:
+            The point with its verdict.
+        """
         file = curve.file
         try:
             judged = self._judge(point, curve)
@@ -219,7 +351,7 @@ class PointPublisher:
                 judged, summary=None, skipped=describe(problem), outcomes=(), decoding=None
             )
             file.append(judged)
-        if (point_log := self._find_log()) is not None:
+        if point_log is not None:
             point_log.log(judged, file)
         self._add(judged, curve)
         return judged
@@ -338,3 +470,55 @@ def _check_monitor(monitor: Any) -> None:
             f"monitor must be a function of the curve so far, or a CurveMonitor, got "
             f"{monitor!r:.100}"
         )
+
+
+# --- Heartbeats -----------------------------------------------------------------------------------
+
+Heartbeat = Callable[..., object]
+"""`heartbeat(name, **fields)` or `heartbeat(name, fields)`. The name is the eval's label, or
+`<label>_progress`."""
+
+
+def checked_heartbeat(heartbeat: Any) -> Callable[[str, dict[str, Any]], object] | None:
+    """Return the heartbeat as a function of `(name, fields)`.
+
+    Fields go by keyword where the signature takes any, `step` among them. Otherwise they are one
+    dict.
+
+    Raises:
+        InvalidInput: The signature takes neither.
+    """
+    if heartbeat is None:
+        return None
+    try:
+        signature = inspect.signature(heartbeat)
+    except TypeError:
+        message = f"heartbeat_fn must be a function (name, **fields), got {heartbeat!r:.100}"
+        raise InvalidInput(message) from None
+    except ValueError:  # a builtin that does not say what it takes
+        raise InvalidInput(
+            f"heartbeat_fn is a function (name, **fields); the signature of {heartbeat!r:.100} is "
+            "unknown",
+            hint="lambda name, fields: … says what it takes",
+        ) from None
+    if _bind(signature, "", step=0, eval_n=0, eval_metric_some_name=0) is not None:
+        return lambda name, fields: heartbeat(name, **fields)
+    bound = _bind(signature, "", {})
+    # `def beat(name, step=None)` would take the dict for the step.
+    if bound is not None and not _is_field([*bound.arguments][-1]):
+        return cast(Callable[[str, dict[str, Any]], object], heartbeat)
+    raise InvalidInput(
+        f"heartbeat_fn is called as heartbeat_fn(name, **fields), or (name, fields), which "
+        f"{getattr(heartbeat, '__qualname__', heartbeat)!s:.100}{signature} does not take"
+    )
+
+
+def _bind(signature: inspect.Signature, *args: Any, **fields: Any) -> inspect.BoundArguments | None:
+    try:
+        return signature.bind(*args, **fields)
+    except TypeError:
+        return None
+
+
+def _is_field(parameter: str) -> bool:
+    return parameter in ("step", "lag_steps") or parameter.startswith("eval_")

@@ -4,7 +4,7 @@
         print(verdict.step, verdict.sentence())
 
 A curve answers three questions, in this order: is it still improving (the verdict), has it
-improved since its start (`SinceStart`), and which step is best (`curve/best.py`). All three are
+improved since its start (`SinceStart`), and which step is best (`curve/rewards.py`). All three are
 stored on a point as one dict. `answers` and `short_verdict` are its words, and `with_verdicts`
 says which one a reader gets.
 
@@ -48,21 +48,19 @@ from heldout.stats.sequential import (
     gain_interval,
     spending_share,
 )
-from heldout.training.curve.best import (
+from heldout.training.curve.points import CurvePoint
+from heldout.training.curve.rewards import (
     MOST_CANDIDATES,
     BestPoint,
-    best_as_dict,
-    best_checkpoint,
-    pick_best,
-)
-from heldout.training.curve.points import CurvePoint
-from heldout.training.curve.reward_table import (
     Bounds,
     PointKey,
     Rewards,
     RewardTable,
     Steps,
+    best_as_dict,
+    best_checkpoint,
     key_of,
+    pick_best,
 )
 
 EFFECT = 0.05

@@ -44,8 +44,8 @@ from heldout.training.background.worker.messages import (
     encode,
 )
 from heldout.training.background.worker.weight_buffer import WeightBuffer
+from heldout.training.measuring import Known, Measured, Task
 from heldout.training.reasons import describe
-from heldout.training.run_eval import Known, Measured, Task
 from heldout.training.settings import TrainerSettings
 
 SERVER = "heldout.training.background.worker.server"

@@ -13,7 +13,7 @@ import msgspec
 
 from heldout.store.journal import plain_value
 from heldout.training.background.worker.weight_buffer import BufferLayout
-from heldout.training.run_eval import Measured
+from heldout.training.measuring import Measured
 from heldout.training.settings import TrainerSettings
 from heldout.types import Sample
 

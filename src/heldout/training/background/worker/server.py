@@ -41,14 +41,15 @@ from heldout.training.background.worker.messages import (
     encode,
 )
 from heldout.training.background.worker.weight_buffer import BufferLayout, checksums, read_tensors
+from heldout.training.measuring import Measured, Task, measure
 from heldout.training.ranks import Alone
 from heldout.training.reasons import describe
-from heldout.training.run_eval import Measured, Task, build_runner, measure
 from heldout.training.runner import (
     EpisodeRunner,
     KnownBuilder,
     Runner,
     RunnerBuilder,
+    build_runner,
     describe_runner,
 )
 
@@ -222,7 +223,7 @@ class EvalServer:
             seed=request.seed,
             keep_going=keep_going,
         )
-        measured = measure(task, lambda: self._model, Alone())
+        measured = measure(task, self._model, Alone())
         assert isinstance(measured, Measured)
         # An engine's model has no weights to hash: it is asked for answers of those it was sent.
         measured = replace(measured, weights=measured.weights or self._weights)
