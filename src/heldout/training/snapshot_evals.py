@@ -256,6 +256,7 @@ class SnapshotEvals:
                 if not handle.is_new:
                     self._publisher.reuse(handle.point, curve)
                     continue
-                judge = partial(handle.dispatcher.judge, handle)
-                point = self._publisher.publish_stored(handle.point, curve, judge)
+                point = self._publisher.judge_stored(handle.point, curve)
+                handle.dispatcher.judge(handle, point)
+                self._publisher.add(point, curve)
                 self._publisher.raise_if_asked(point)

@@ -679,7 +679,7 @@ def test_an_errand_of_an_eval_that_was_given_up_on_is_not_run(tmp_path: Path) ->
     with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
-        dispatcher._runner.abandon(dispatcher._runner.in_flight(), "given up")
+        dispatcher._runner.abandon(dispatcher._table.in_flight, "given up")
         evals.maybe_run(11)
     assert gates.threads == []
     assert [p.skipped for p in points_of(tmp_path / "run")] == ["given up"]

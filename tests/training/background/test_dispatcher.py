@@ -32,7 +32,7 @@ from heldout.training.background.dispatcher import (
     pending_evals,
     set_async_eval_dispatcher,
 )
-from heldout.training.background.draining import Drained
+from heldout.training.background.jobs import Drained
 from heldout.training.background.sigterm import open_dispatchers
 from heldout.training.curve.curve_file import open_curve_file
 from heldout.training.curve.points import CurvePoint, CurveWriter, ItemOutcome, pending_point
@@ -1046,7 +1046,7 @@ def test_hundreds_of_evals_are_a_line_each_at_its_step(
         for step in range(300):
             ending = chance.choice(["fails", "fine", "fine", "plain"])
             evals.schedule(evaluator(step, chance.uniform(0, 0.02), ending), step=step)
-            assert len(evals._runner.in_flight()) <= 3
+            assert len(evals._table.in_flight) <= 3
     points = points_of(tmp_path)
     assert sorted(p.step for p in points) == list(range(300))
     assert all(p.number("metric_step") == p.step for p in points if p.has_result)

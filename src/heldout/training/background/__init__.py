@@ -1,10 +1,8 @@
 """Evals in the background: what runs while training goes on, on weights that do not change.
 
 dispatcher       AsyncEvalDispatcher: what users schedule, wait for and drain
-jobs             one table of the evals: their states, and what gives way when there is no slot
-running          runs them, and writes how each ends
+jobs             one table of the evals: their states, what gives way, and how each runs and ends
 threads          the event loop of async evaluators; what must run in the trainer's thread; waiting
-draining         what became of the evals that were waited for
 sigterm          evals in flight are recorded before SIGTERM ends the process
 snapshot         SnapshotPool: the weights of a step, while training goes on
 model_copy       a second model of the same modules, filled with those weights

@@ -36,19 +36,22 @@ import anyio
 import msgspec
 
 from heldout.errors import InvalidInput, RunDirectoryError, printable_error
-from heldout.training.background.draining import Drained, DrainToAwait, log_wait, sum_up_drain
 from heldout.training.background.jobs import (
     WAIT,
+    Drained,
+    DrainToAwait,
     EvalJob,
     Evaluator,
+    JobRunner,
     JobState,
     JobTable,
     Pool,
     Scheduled,
     TakeSnapshot,
     WhenFull,
+    log_wait,
+    sum_up_drain,
 )
-from heldout.training.background.running import JobRunner
 from heldout.training.background.sigterm import close_at_sigterm, open_dispatchers
 from heldout.training.background.threads import ChangeCounter, TrainerThread, Waits
 from heldout.training.curve.curve_file import (
@@ -197,7 +200,9 @@ class AsyncEvalDispatcher:
         handle_sigterm: bool = False,
         resume: bool = False,
     ) -> None:
-        self._table = JobTable(max_pending, when_full, max_running)
+        self._changes = ChangeCounter()
+        """Its lock is held while the table of jobs is read or changed."""
+        self._table = JobTable(self._changes, max_pending, when_full, max_running)
         if max_seconds is not None and not max_seconds > 0:
             raise InvalidInput(
                 f"max_seconds must be a number above 0, or None, got {max_seconds!r}"
@@ -214,8 +219,6 @@ class AsyncEvalDispatcher:
         self.is_first = is_first_process()
         """Whether this is the process that evaluates."""
         self.drain_timeout = drain_timeout
-        self._changes = ChangeCounter()
-        """Its lock is held while the table of jobs is read or changed."""
         self._collectors: list[weakref.WeakMethod[Callable[[], object]]] = []
         self._tokens: list[Token[AsyncEvalDispatcher | None]] = []
         self._file: CurveFile | None = None
@@ -418,7 +421,7 @@ class AsyncEvalDispatcher:
             if reason != WAIT:
                 break
             if is_sync and self._runner.loop.is_here:
-                pending = len(self._runner.in_flight())
+                pending = len(self._table.in_flight)
                 reason = (
                     f"{pending} evals were pending, and a plain call cannot wait in the event loop "
                     "that they run in (if you schedule it yourself, use "
@@ -473,11 +476,12 @@ class AsyncEvalDispatcher:
             scheduled: An eval of `schedule_on` that has ended.
             point: Its point, whose verdict is on the curve.
         """
-        self._runner.judge(scheduled, point)
+        if self._table.judge(scheduled, point) and isinstance(scheduled, EvalJob):
+            self.points.log(point, scheduled.file)
 
     def has_in_flight(self, file: CurveFile, key: tuple[str, str, int]) -> bool:
         """Whether an eval of a curve, by its key, is queued or runs here."""
-        jobs = self._runner.in_flight()
+        jobs = self._table.in_flight
         return any(job.file is file and job.pending.key == key for job in jobs)
 
     # --- The trainer's thread ---
@@ -571,7 +575,7 @@ class AsyncEvalDispatcher:
             )
 
     def _drain(self, timeout: float | None, reason: str) -> Drained:
-        began, jobs = time.monotonic(), self._runner.in_flight()
+        began, jobs = time.monotonic(), self._table.in_flight
         try:
             if timeout is None or timeout > QUIET_SECONDS:
                 self.wait_for(jobs, QUIET_SECONDS)
@@ -589,7 +593,7 @@ class AsyncEvalDispatcher:
         return sum_up_drain(jobs, abandoned, time.monotonic() - began)
 
     async def _adrain(self, timeout: float | None, reason: str) -> Drained:
-        began, jobs = time.monotonic(), self._runner.in_flight()
+        began, jobs = time.monotonic(), self._table.in_flight
         try:
             await self._changes.wait_async(self._ending(jobs, timeout))
         except BaseException:
@@ -619,7 +623,7 @@ class AsyncEvalDispatcher:
         if isinstance(problem, Exception):
             # It will not be seen before the wait is over.
             ended = f"training ended by {type(problem).__name__}: {printable_error(problem)[:200]}"
-            log_wait(self._runner.in_flight(), timeout, because=f"{ended}; ")
+            log_wait(self._table.in_flight, timeout, because=f"{ended}; ")
         self._close(timeout, logger_seconds, complete=problem is None)
 
     async def __aenter__(self) -> AsyncEvalDispatcher:

@@ -353,21 +353,18 @@ class PointPublisher:
             file.append(judged)
         if point_log is not None:
             point_log.log(judged, file)
-        self._add(judged, curve)
+        self.add(judged, curve)
         return judged
 
-    def publish_stored(
-        self,
-        point: CurvePoint,
-        curve: EvalHistory,
-        judge: Callable[[CurvePoint], object],
-    ) -> CurvePoint:
-        """Publish the point of a background eval, whose result is on the curve already.
+    def judge_stored(self, point: CurvePoint, curve: EvalHistory) -> CurvePoint:
+        """Put the verdict on the result of a background eval, which is on the curve already.
 
         Args:
-            point: The point.
+            point: The result.
             curve: Its curve.
-            judge: Called with the point and its verdict, which is then on the curve, too.
+
+        Returns:
+            The point with its verdict: send it to loggers, and then `add` it.
         """
         try:
             judged = self._judge(point, curve)
@@ -376,8 +373,6 @@ class PointPublisher:
             raise
         if (judged.verdict, judged.stop) != (point.verdict, point.stop):
             curve.file.append(verdict_line(judged))
-        judge(judged)
-        self._add(judged, curve)
         return judged
 
     def reuse(self, point: CurvePoint, curve: EvalHistory) -> CurvePoint:
@@ -416,7 +411,8 @@ class PointPublisher:
         except Exception as problem:
             log.warning("%s: heartbeat_fn failed", self._label, exc_info=problem)
 
-    def _add(self, point: CurvePoint, curve: EvalHistory) -> None:
+    def add(self, point: CurvePoint, curve: EvalHistory) -> None:
+        """Add a point that is on its curve file to what this process knows of it, and say so."""
         attempt = curve.attempt
         is_logged = point.lag_steps is not None  # by the dispatcher
         if point.skipped and not is_logged and not (attempt and attempt[-1].skipped):
