@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 import anyio
 import msgspec
@@ -37,6 +37,9 @@ from heldout.training.curve.points import SAME_WEIGHTS, CurvePoint, skip_of
 from heldout.training.curve.publishing import EvaluatorResult, PointLog, judge_by_default, point_of
 from heldout.training.measuring import Known
 from heldout.training.reasons import describe
+
+if TYPE_CHECKING:
+    from heldout.training.background.dispatcher import AsyncEvalDispatcher
 
 log = logging.getLogger("heldout")
 
@@ -96,20 +99,6 @@ class JobState(IntEnum):
     """The trainer's thread has added the verdict."""
 
 
-class EvalWaiter(Protocol):
-    """What an eval's handle asks of its dispatcher."""
-
-    @property
-    def in_event_loop(self) -> bool:
-        """Whether evals run in the event loop of this thread, so that waiting would deadlock."""
-
-    def wait_for(self, handles: Sequence[Scheduled], timeout: float | None) -> None:
-        """Wait for evals."""
-
-    def judge(self, scheduled: Scheduled, point: CurvePoint) -> None:
-        """Set the point of an eval to one with its verdict."""
-
-
 @dataclass(eq=False, kw_only=True)
 class Scheduled:
     """A scheduled eval, as `schedule` returns it."""
@@ -121,7 +110,7 @@ class Scheduled:
     trainer's thread."""
     is_new: bool = True
     """Whether the point was measured now, not by an earlier attempt."""
-    dispatcher: EvalWaiter = field(repr=False)
+    dispatcher: AsyncEvalDispatcher = field(repr=False)
     """Whoever runs it."""
     state: JobState = field(default=JobState.NEW, repr=False)
 
