@@ -39,8 +39,13 @@ from heldout.store.columns import summarize_results
 from heldout.store.jsonl import read_whole
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir, RunInfo, now
-from heldout.training.curve.points import CurvePoint, CurveWriter, ItemOutcome, request_stop
-from heldout.training.curve.points import (pending_point)
+from heldout.training.curve.points import (
+    CurvePoint,
+    CurveWriter,
+    ItemOutcome,
+    pending_point,
+    request_stop,
+)
 from heldout.viewer.pages import Pages
 from heldout.viewer.server import Viewer
 

@@ -134,7 +134,7 @@ def _end_half_started(problem: BaseException) -> None:
     Nothing refers to that node but the frames of the error.
     """
     for frame, _ in traceback.walk_tb(problem.__traceback__):
-        node = frame.f_locals.get("self")
+        node: Any = frame.f_locals.get("self")
         if hasattr(node, "kill_all_processes") and hasattr(node, "all_processes"):
             node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
