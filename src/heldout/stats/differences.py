@@ -249,20 +249,25 @@ def tango_interval(wins: float, losses: float, pairs: float, quantile: float) ->
     estimate = (wins - losses) / pairs
 
     def is_accepted(difference: float) -> bool:
-        linear = (2 * pairs - wins + losses) * difference - wins - losses
-        constant = -losses * difference * (1 - difference)
-        root = math.sqrt(max(0.0, linear * linear - 8 * pairs * constant))
-        # The share of losses that is most likely under this difference: the root of
-        # 2n q^2 + linear q + constant, in the form that does not cancel.
-        if linear <= 0:
-            losing = (root - linear) / (4 * pairs)
-        else:
-            losing = -2 * constant / (root + linear)
-        variance = pairs * (2 * losing + difference * (1 - difference))
+        variance = pairs * tango_variance(wins, losses, pairs, difference)
         return (wins - losses - pairs * difference) ** 2 <= quantile * quantile * variance
 
     low, high = (bisect(estimate, end, is_accepted)[0] for end in (-1.0, 1.0))
     return Interval(low, high)
+
+
+def tango_variance(wins: float, losses: float, pairs: float, difference: float) -> float:
+    """Return the variance of a pair's difference that is most likely under a true difference."""
+    linear = (2 * pairs - wins + losses) * difference - wins - losses
+    constant = -losses * difference * (1 - difference)
+    root = math.sqrt(max(0.0, linear * linear - 8 * pairs * constant))
+    # The share of losses that is most likely under this difference: the root of
+    # 2n q^2 + linear q + constant, in the form that does not cancel.
+    if linear <= 0:
+        losing = (root - linear) / (4 * pairs)
+    else:
+        losing = -2 * constant / (root + linear)
+    return 2 * losing + difference * (1 - difference)
 
 
 def _score_p_value(wins: float, losses: float, degrees: float) -> float:
