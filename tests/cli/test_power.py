@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+import pytest
+
 from heldout.analysis import plan
 from heldout.cli.power import make_notes
 from tests.cli.conftest import Heldout
@@ -123,3 +125,52 @@ def test_bad_input_exits_with_2_and_says_what_is_wrong(runs: None, heldout: Held
         outcome = heldout("power", "before", *arguments)
         assert (outcome.code, outcome.out) == (2, "")
         assert said in outcome.err
+
+
+def test_a_sequential_plan_says_what_stopping_costs_at_each_true_difference(
+    runs: None, heldout: Heldout
+) -> None:
+    arguments = ("power", "before", "--detect", "0.2", "--sequential")
+    found = plan("outputs/evals/before", detect=0.2, sequential="linear")
+    assert [row.effect for row in found.expected] == [e * 0.2 for e in (0, 0.5, 1, 1.5, 2, 3)]
+    shares = [row.share for row in found.expected]
+    assert shares == sorted(shares, reverse=True)
+    assert found.expected[0].better == pytest.approx(0.025)
+    assert found.expected[0].worse == pytest.approx(0.025)
+    said = rows(heldout(*arguments).out)
+    assert [
+        "true difference", "better", "worse", "expected samples", "of the set", "better, all run"
+    ] in said  # fmt: skip
+    for row in found.expected:
+        assert f"{row.share:.1%}" in next(
+            line
+            for line in said
+            if line[0] == f"{row.effect:+.3f}" or line[0] == f"{row.effect:.3f}"
+        )
+    printed = json.loads(heldout(*arguments, "--json").out)
+    assert printed["spending"] == "linear"
+    assert printed["expected"] == [asdict(row) for row in found.expected]
+
+
+def test_keeping_power_costs_samples_and_misses_less(runs: None, heldout: Heldout) -> None:
+    arguments = ("power", "before", "--detect", "0.3", "--sequential", "--json")
+    linear = json.loads(heldout(*arguments).out)["expected"][2]
+    kept = json.loads(heldout(*arguments, "--keep-power").out)["expected"][2]
+    assert kept["better"] > linear["better"]
+    assert kept["samples"] > linear["samples"]
+
+
+def test_a_margin_asks_what_a_gate_costs_where_nothing_is_wrong(
+    runs: None, heldout: Heldout
+) -> None:
+    arguments = ("power", "before", "--detect", "0.2", "--sequential", "--no-worse-than", "0.3")
+    printed = json.loads(heldout(*arguments, "--json").out)
+    assert printed["margin"] == 0.3
+    assert [row["effect"] for row in printed["expected"]] == [-0.3, -0.15, 0.0, 0.2]
+    bound, _, unchanged, _ = printed["expected"]
+    assert bound["better"] <= 0.0251
+    assert unchanged["better"] > 0.5
+    assert "not worse by 0.3" in heldout(*arguments).out
+    refused = heldout("power", "before", "--detect", "0.2", "--no-worse-than", "0.3")
+    assert refused.code == 2
+    assert "are for --sequential" in refused.err

@@ -1,6 +1,7 @@
 """How many samples and repeats detect a difference, by a run's own variance.
 
     plan("outputs/evals/before", detect=0.02)
+    plan("outputs/evals/before", detect=0.02, sequential="linear")  # what stopping early saves
 
 A plan is for two runs on the same samples, compared pair by pair. Without a second run (`against`)
 it is the cautious one, or one for a stated `correlation`.
@@ -8,9 +9,10 @@ it is the cautious one, or one for a stated `correlation`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,12 +43,40 @@ from heldout.stats import (
     expected_difference,
     measured_difference,
     paired_difference,
+    stopping,
     variance_components,
 )
+from heldout.stats.differences import tango_variance
 from heldout.stats.intervals import Floats, Ints
 from heldout.stats.power import ALPHA, POWER, least_effect
 
 REPEATS = (1, 2, 4, 8)
+
+
+EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+"""The true effects of a sequential plan, in units of the one to detect."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCalls:
+    """What an eval that stops when its claim is settled costs, were this the true difference.
+
+    Attributes:
+        effect: The true difference.
+        better: The probability of deciding that it is above the bound: better, or not worse by the
+            margin.
+        worse: The probability of deciding that it is below.
+        samples: Expected samples.
+        share: The same as a share of the set.
+        fixed_better: The probability of "better" where all samples are run and looked at once.
+    """
+
+    effect: float
+    better: float
+    worse: float
+    samples: float
+    share: float
+    fixed_better: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +105,9 @@ class Plan:
         design_effect: How many times more samples clusters take.
         unfinished: Runs that did not finish.
         cached: Runs all of whose model turns came from the response cache.
+        spending: The rule of a sequential eval on these samples; None where none was asked for.
+        margin: The loss that the next run may have, of a sequential eval; 0 asks for "better".
+        expected: What such an eval costs, by true difference; empty without one.
     """
 
     name: str
@@ -98,6 +131,9 @@ class Plan:
     design_effect: float
     unfinished: tuple[str, ...]
     cached: tuple[str, ...]
+    spending: Literal["linear", "keep_power"] | None = None
+    margin: float = 0.0
+    expected: tuple[ExpectedCalls, ...] = ()
 
 
 def plan(
@@ -112,6 +148,8 @@ def plan(
     allow: Collection[str] = (),
     repeats: Sequence[int] = REPEATS,
     correlation: float | None = None,
+    sequential: Literal["linear", "keep_power"] | None = None,
+    margin: float = 0.0,
 ) -> Plan:
     """Plan how many samples and repeats detect a difference from a run.
 
@@ -127,6 +165,9 @@ def plan(
         repeats: Numbers of repeats to plan for.
         correlation: Of the samples' expected scores in this run and the next, where there is no
             second run; None takes 0, which is cautious.
+        sequential: How a next run on these samples that stops when its claim is settled spends its
+            error; None: it does not stop.
+        margin: The loss that such a run may have; 0 asks whether it is better.
 
     Raises:
         NotComparable: The two runs differ in what is not allowed.
@@ -184,6 +225,17 @@ def plan(
         )
     else:
         detectable = variance.detectable(n, repeats=mean_repeats, **settings)
+    expected: tuple[ExpectedCalls, ...] = ()
+    if sequential is not None:
+        looks = stopping.Plan(n, sequential, level=alpha)
+        effects = [-margin, -margin / 2, 0.0, detect] if margin else [e * detect for e in EFFECTS]
+        expected = tuple(
+            _expect_calls(looks, effect, margin, variance_for(abs(effect)), mean_repeats)
+            for effect in effects
+            if not bounded or abs(effect) < 1
+        )
+    elif margin:
+        raise InvalidInput("margin is that of a sequential plan: say sequential, too")
     runs = [base.run] if other is None else [base.run, other.run]
     return Plan(
         name=base.run.name,
@@ -207,6 +259,39 @@ def plan(
         design_effect=design_effect,
         unfinished=tuple(run.name for run in runs if not run.complete),
         cached=tuple(run.name for run in runs if run.measured_nothing),
+        spending=sequential,
+        margin=margin,
+        expected=expected,
+    )
+
+
+def _expect_calls(
+    looks: stopping.Plan,
+    effect: float,
+    margin: float,
+    found: DifferenceVariance,
+    repeats: float,
+) -> ExpectedCalls:
+    """Return what a sequential eval costs under a true difference, a loss being below 0."""
+    null = variance = found.at(repeats)[1]
+    if found.shares is not None:
+        null, variance = found.shares.variances(variance, abs(effect))
+    elif found.exact:
+        null = variance + effect**2
+    if null >= abs(effect) and (found.exact or found.shares is not None):
+        # A score test takes the variance that is likeliest under its bound, in pairs of 0 and 1.
+        won, lost = (null + effect) / 2, (null - effect) / 2
+        null = tango_variance(won, lost, 1.0, -margin)
+    expectation = stopping.expect_normal(
+        looks, -margin, effect, std=math.sqrt(variance), null_std=math.sqrt(null)
+    )
+    return ExpectedCalls(
+        effect=effect,
+        better=expectation.above,
+        worse=expectation.below,
+        samples=expectation.units,
+        share=expectation.share,
+        fixed_better=expectation.fixed_above,
     )
 
 

@@ -1,4 +1,4 @@
-"""`heldout power RUN --detect 0.02`: how many samples detect that difference."""
+"""`heldout power RUN --detect 0.02`: how many samples detect it, and what looks save."""
 
 from __future__ import annotations
 
@@ -53,8 +53,29 @@ from heldout.store.report import EvalReport
     help="Correlation of the samples' expected scores between the two runs.  [default: 0, the "
     "worst case]",
 )
+@click.option(
+    "--sequential",
+    is_flag=True,
+    help="Also what an eval of these samples costs that stops when it is settled.",
+)
+@click.option("--keep-power", is_flag=True, help="With --sequential: stop later, and miss less.")
+@click.option(
+    "--no-worse-than",
+    "margin",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="D",
+    help="With --sequential: ask whether it is not worse by D, instead of better.",
+)
 @format_options
-def command(run: str, baseline: str | None, format: str | None, **settings: Any) -> None:
+def command(
+    run: str,
+    baseline: str | None,
+    format: str | None,
+    sequential: bool,
+    keep_power: bool,
+    margin: float | None,
+    **settings: Any,
+) -> None:
     """Plan how many samples, and attempts of each, detect a difference from RUN.
 
     RUN is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last. The
@@ -64,6 +85,11 @@ def command(run: str, baseline: str | None, format: str | None, **settings: Any)
         raise click.UsageError("--baseline measures what --correlation guesses: give one of them")
     if baseline is None and settings["allow"]:
         raise click.UsageError("--allow is for what differs between two runs: add --baseline RUN")
+    if not sequential and (keep_power or margin):
+        raise click.UsageError("--keep-power and --no-worse-than are for --sequential: add it")
+    if sequential:
+        settings["sequential"] = "keep_power" if keep_power else "linear"
+        settings["margin"] = margin or 0.0
     report = load_report(run)
     other = None if baseline is None else load_report(baseline)
     with options_in_errors():
@@ -109,7 +135,37 @@ def _build_report(plan: Plan, report: EvalReport) -> Report:
         Line(f"Repeats with which these samples would be enough: {repeats}."),
         *(Line(f"note: {note}") for note in make_notes(plan)),
     ]
-    return Report([*lines, table, *conclusions])
+    return Report([*lines, table, *conclusions, *_show_expected(plan)])
+
+
+def _show_expected(plan: Plan) -> list[Line | Table]:
+    """Return the table of an eval that stops when it is settled, if it was asked for."""
+    if not plan.expected:
+        return []
+    claim = f"not worse by {plan.margin:g}" if plan.margin else "better"
+    rule = ", keeping power" if plan.spending == "keep_power" else ""
+    rows = [
+        (
+            number(row.effect, sign=True),
+            f"{row.better:.1%}",
+            f"{row.worse:.1%}",
+            f"{row.samples:,.0f}",
+            f"{row.share:.1%}",
+            f"{row.fixed_better:.1%}",
+        )
+        for row in plan.expected
+    ]
+    no = "worse by more" if plan.margin else "worse"
+    return [
+        Line(
+            f"Of the next run on these {count(plan.samples, 'sample')}, stopped when it is settled "
+            f"whether it is {claim}{rule}:"
+        ),
+        Table(
+            ["true difference", claim, no, "expected samples", "of the set", f"{claim}, all run"],
+            rows,
+        ),
+    ]
 
 
 def _describe_attempts(plan: Plan) -> str:
@@ -137,6 +193,11 @@ def make_notes(plan: Plan) -> Iterator[str]:
         yield (
             "the two runs are assumed to be uncorrelated, the worst case; with a second run on "
             "these samples (--baseline) the correlation is estimated, and usually fewer are needed"
+        )
+    if plan.expected and not plan.margin:
+        yield (
+            "where there is no difference, hardly any sample is saved: --no-worse-than D asks what "
+            "can be settled then"
         )
     for run in plan.unfinished:
         yield f"{run} is not finished: what ends first may vary less"

@@ -8,6 +8,7 @@ pass_rates   pass@k and pass^k
 power        how many samples and repeats detect a difference
 resampling   interquartile mean and others over runs x tasks, by stratified bootstrap
 sequential   verdicts on a curve of evals, at every evaluation point
+stopping     an eval that stops when its claim is settled; races between models; ranks
 winner       the best of several checkpoints, corrected for having been picked
 agreement    verdicts against labels: Cohen's kappa, balanced F1
 

@@ -10,6 +10,7 @@ betting     tests that hold at any number of looks, and for streams
 walks       boundaries of counts: every path that they can take
 gaussian    the same for means that are normal
 evidence    what every test is
+expecting   what a plan will cost, and what a set can settle, before anything runs
 
 (`stats/sequential.py` is about curves of evals, not about one eval.) Arrays of numbers go in, in
 the order in which the run has its samples; decisions, intervals and estimates come out.
@@ -26,21 +27,35 @@ from heldout.stats.stopping.claims import (
     not_worse_than_baseline,
     within,
 )
+from heldout.stats.stopping.expecting import (
+    Expectation,
+    check_claim,
+    expect_difference,
+    expect_mean,
+    expect_normal,
+    units_needed,
+)
 from heldout.stats.stopping.looking import Conclusion, Look, conclude, look
 from heldout.stats.stopping.plans import Plan, Spending
 
 __all__ = [
     "Claim",
     "Conclusion",
+    "Expectation",
     "Look",
     "Plan",
     "Prefix",
     "Spending",
     "better_than_baseline",
+    "check_claim",
     "conclude",
+    "expect_difference",
+    "expect_mean",
+    "expect_normal",
     "look",
     "mean_above",
     "mean_below",
     "not_worse_than_baseline",
+    "units_needed",
     "within",
 ]
