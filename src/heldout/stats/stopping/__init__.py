@@ -10,6 +10,7 @@ betting     tests that hold at any number of looks, and for streams
 walks       boundaries of counts: every path that they can take
 gaussian    the same for means that are normal
 evidence    what every test is
+races       several models on the same samples: the losers stop
 expecting   what a plan will cost, and what a set can settle, before anything runs
 
 (`stats/sequential.py` is about curves of evals, not about one eval.) Arrays of numbers go in, in
@@ -37,15 +38,19 @@ from heldout.stats.stopping.expecting import (
 )
 from heldout.stats.stopping.looking import Conclusion, Look, conclude, look
 from heldout.stats.stopping.plans import Plan, Spending
+from heldout.stats.stopping.races import Dropped, Lead, Standing, stand
 
 __all__ = [
     "Claim",
     "Conclusion",
+    "Dropped",
     "Expectation",
+    "Lead",
     "Look",
     "Plan",
     "Prefix",
     "Spending",
+    "Standing",
     "better_than_baseline",
     "check_claim",
     "conclude",
@@ -56,6 +61,7 @@ __all__ = [
     "mean_above",
     "mean_below",
     "not_worse_than_baseline",
+    "stand",
     "units_needed",
     "within",
 ]

@@ -64,18 +64,17 @@ class Bets(Evidence):
         self._final = final
         self.test = "without_replacement" if plan.this_set else "betting"
 
-    @property
-    def decision(self) -> bool | None:
-        """Whether the mean is above the bound; None where that is open."""
+    def _find_crossing(self) -> tuple[int, bool] | None:
         if self._size and self._final:
-            return bool(self._values.sum() > self._bound * self._size * (1 + ROUNDING))
-        up, down = (self._stakes(self._bound, up=up) for up in (True, False))
+            known = float(self._values.sum()) > self._bound * self._size * (1 + ROUNDING)
+            return int(self._sizes[-1]), known
         limit = -math.log(self._plan.side)
-        crossed = [(up >= limit), (down >= limit)]
-        first = [int(np.argmax(each)) if each.any() else len(up) for each in crossed]
-        if first[0] == first[1]:
+        more, less = (self._stakes(self._bound, up=up) >= limit for up in (True, False))
+        either = more | less
+        if not either.any():
             return None
-        return first[0] < first[1]
+        look = int(np.argmax(either))
+        return int(self._sizes[look]), bool(more[look])
 
     def _stakes(self, bound: float, *, up: bool) -> Floats:
         """Return the logarithm of the stake at each look, of a gambler for more or for less."""

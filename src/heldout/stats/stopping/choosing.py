@@ -92,19 +92,18 @@ class Width(Evidence):
     method = "fixed"
 
     def __init__(self, plan: Plan, half_width: float, prefix: Prefix) -> None:
-        self._half_width, self._moments = half_width, moments_of(prefix)
+        self._half_width, self._units = half_width, prefix.units
+        self._moments = moments_of(prefix)
         self._interval = self._moments.interval(1 - plan.level)
         # Few clusters that are alike by chance would make a narrow interval.
         enough = prefix.unit is None or prefix.units >= LEAST_UNITS
         self.needed = None if enough else LEAST_UNITS
 
-    @property
-    def decision(self) -> bool | None:
-        """True where the interval is narrow enough; None where it is not yet."""
+    def _find_crossing(self) -> tuple[int, bool] | None:
         if self._interval is None or self.needed is not None:
             return None
         width = self._interval.high - self._interval.low
-        return True if width <= 2 * self._half_width else None
+        return (self._units, True) if width <= 2 * self._half_width else None
 
     def repeated_interval(self) -> Interval | None:
         """Return the ordinary interval, which holds at this look alone."""

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from functools import cached_property
 
 from heldout.stats.intervals import Interval, score_interval
 from heldout.stats.stopping.claims import Prefix
-from heldout.stats.stopping.evidence import Evidence, counts_at, keep_aside, spending
+from heldout.stats.stopping.evidence import Evidence, counts_at, crossing, keep_aside, spending
 from heldout.stats.stopping.gaussian import critical_values, solve_probability
 from heldout.stats.stopping.plans import Plan
 from heldout.stats.stopping.scores import Tango
@@ -46,14 +45,8 @@ class Outcomes(Evidence):
         # A bound of 0 or 1 or beyond leaves no path but one; just inside decides alike.
         self._walk = walk(self._sizes, self._spent, min(max(bound, TINY), 1 - TINY))
 
-    @cached_property
-    def _crossed(self) -> tuple[int, bool] | None:
-        return self._walk.decide(self._counts)
-
-    @property
-    def decision(self) -> bool | None:
-        """Whether the mean is above the bound; None where that is open."""
-        return self._crossed[1] if self._crossed else None
+    def _find_crossing(self) -> tuple[int, bool] | None:
+        return crossing(self._sizes, self._walk.decide(self._counts))
 
     def repeated_interval(self) -> Interval | None:
         """Return Wilson's interval at the critical value of this look."""
@@ -117,12 +110,10 @@ class Pairs(Evidence):
         self._scores = Tango(plan, 0.0, prefix, final=final)
         wins, losses = self._scores.wins, self._scores.losses
         differ = tuple(won + lost for won, lost in zip(wins, losses, strict=True))
-        self._crossed = walk(differ, self._scores.spent, 0.5).decide(wins)
+        self._walk, self._wins = walk(differ, self._scores.spent, 0.5), wins
 
-    @property
-    def decision(self) -> bool | None:
-        """Whether the difference is above 0; None where that is open."""
-        return self._crossed[1] if self._crossed else None
+    def _find_crossing(self) -> tuple[int, bool] | None:
+        return crossing(self._scores.sizes, self._walk.decide(self._wins))
 
     def repeated_interval(self) -> Interval | None:
         """Return Tango's interval at the critical value of this look."""
@@ -168,13 +159,12 @@ class Drawn(Evidence):
             above=hypergeometric_weight(most + 1, size, reference),
         )
 
-    @property
-    def decision(self) -> bool | None:
-        """Whether more of this set succeed than the bound allows; None where that is open."""
-        if self._walk is None:
-            return self._counts[-1] > self._most if self._final else self._most < 0
-        crossed = self._walk.decide(self._counts)
-        return crossed[1] if crossed else None
+    def _find_crossing(self) -> tuple[int, bool] | None:
+        if self._final:
+            return self._sizes[-1], self._counts[-1] > self._most
+        if self._walk is None:  # the bound is beyond what any set can have
+            return self._sizes[0], self._most < 0
+        return crossing(self._sizes, self._walk.decide(self._counts))
 
     def repeated_interval(self) -> Interval | None:
         """Return the score interval of a part of a set, at the critical value of this look."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -33,13 +35,22 @@ class Evidence(ABC):
     method: Method
     needed: int | None = None
 
-    @property
-    @abstractmethod
-    def decision(self) -> bool | None:
-        """Whether the number is above the bound; None where that is open.
+    @cached_property
+    def crossed(self) -> tuple[int, bool] | None:
+        """The units at the first look that decided, and whether the number is above the bound.
 
-        Of precision, True where the interval is narrow enough.
+        Of precision, whether the interval is narrow enough. None where it is open.
         """
+        return self._find_crossing()
+
+    @property
+    def decision(self) -> bool | None:
+        """Whether the number is above the bound; None where that is open."""
+        return self.crossed[1] if self.crossed else None
+
+    @abstractmethod
+    def _find_crossing(self) -> tuple[int, bool] | None:
+        """Go through the looks and return the first that decides."""
 
     @abstractmethod
     def repeated_interval(self) -> Interval | None:
@@ -55,6 +66,11 @@ def spending(plan: Plan, prefix: Prefix, final: bool) -> tuple[tuple[int, ...], 
     sizes = plan.sizes_until(prefix.units)
     ends = (*(False for _ in sizes[1:]), final)
     return sizes, tuple(plan.spent(n, final=end) for n, end in zip(sizes, ends, strict=True))
+
+
+def crossing(sizes: Sequence[int], decided: tuple[int, bool] | None) -> tuple[int, bool] | None:
+    """Return the units at the look that decided, in place of its number."""
+    return decided and (sizes[decided[0]], decided[1])
 
 
 def keep_aside(interval: Interval, bound: float, decision: bool | None) -> Interval:

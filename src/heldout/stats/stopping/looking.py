@@ -111,7 +111,7 @@ def look(plan: Plan, claim: Claim, prefix: Prefix, *, final: bool = False) -> Lo
         n=prefix.units,
         decision=decision,
         mean=moments_of(prefix.readings()[0]).mean or 0.0,
-        interval=_hull([each.repeated_interval() for each in evidence]),
+        interval=hull([each.repeated_interval() for each in evidence]),
         test=evidence[0].test,
         spent=plan.spent(prefix.units, final=final),
         needed=evidence[0].needed,
@@ -125,7 +125,8 @@ def conclude(plan: Plan, claim: Claim, prefix: Prefix, *, final: bool = False) -
     Args:
         plan: When looks were made.
         claim: What was claimed.
-        prefix: All values of the units up to the look that decided, or up to the end.
+        prefix: All values of the units up to the look that decided, or up to the end; what is
+            beyond that look is left out.
         final: Whether the set was used up, also where it was smaller than planned.
 
     Raises:
@@ -133,13 +134,18 @@ def conclude(plan: Plan, claim: Claim, prefix: Prefix, *, final: bool = False) -
     """
     found = look(plan, claim, prefix, final=final)
     evidence = [gather(plan, claim, reading, final=found.final) for reading in prefix.readings()]
+    # What ran beyond the look that decided is no part of the number.
+    crossed = [each.crossed for each in evidence]
+    decided_at = max((each[0] for each in crossed if each is not None), default=prefix.units)
+    if found.decision is not None and decided_at < prefix.units:
+        return conclude(plan, claim, prefix.first(decided_at))
     method = evidence[0].method
     if method == "stagewise" and found.decision is None and not found.final:
         # Nothing has ended yet, so there is no end to have an order.
         interval, estimate, method = found.interval, None, "repeated"
     else:
         after = [each.after_stop() for each in evidence]
-        interval, estimate = _hull([ends for ends, _ in after]), after[0][1]
+        interval, estimate = hull([ends for ends, _ in after]), after[0][1]
     return Conclusion(
         decision=found.decision,
         estimate=estimate,
@@ -158,7 +164,7 @@ def _check_fits(plan: Plan, prefix: Prefix) -> None:
         raise InvalidInput(f"the prefix has {prefix.units} units, and the plan {plan.n}")
 
 
-def _hull(intervals: list[Interval | None]) -> Interval | None:
+def hull(intervals: list[Interval | None]) -> Interval | None:
     """Return the interval around all readings of what errored; None where one has none."""
     found = [each for each in intervals if each is not None]
     if len(found) < len(intervals):

@@ -48,13 +48,11 @@ class Tango(Evidence):
         self.losses = counts_at(prefix.lower < 0, self.sizes)
         self._critical = critical_values(tuple(float(n) for n in self.sizes), self.spent)
 
-    @property
-    def decision(self) -> bool | None:
-        """Whether the difference is above the bound; None where that is open."""
+    def _find_crossing(self) -> tuple[int, bool] | None:
         for look, critical in enumerate(self._critical):
             score = self._score(look)
             if abs(score) >= critical:
-                return score > 0
+                return self.sizes[look], score > 0
         return None
 
     def _score(self, look: int) -> float:
@@ -120,13 +118,11 @@ class Students(Evidence):
         spends = tuple(spent[look] for look in made)
         self._critical = critical_values(tuple(self._sizes), spends)
 
-    @property
-    def decision(self) -> bool | None:
-        """Whether the number is above the bound; None where that is open."""
-        for look in range(len(self._looks)):
+    def _find_crossing(self) -> tuple[int, bool] | None:
+        for look, size in enumerate(self._sizes):
             interval = self._interval(look)
             if interval is not None and not interval.low <= self._bound <= interval.high:
-                return interval.low > self._bound
+                return round(size), interval.low > self._bound
         return None
 
     def _interval(self, look: int) -> Interval | None:
