@@ -142,10 +142,6 @@ class SnapshotEvals:
     ) -> Scheduled | None:
         """Schedule an eval. Training waits until its snapshot is taken.
 
-        It also waits for a free snapshot while the first eval runs, for `FIRST_EVAL_SECONDS` at
-        most: imports and compilation belong to that eval alone, so evals that are no slower than
-        the cadence would lose points to it.
-
         Args:
             dispatcher: The dispatcher.
             step: The step of the point.
@@ -153,21 +149,13 @@ class SnapshotEvals:
             curve: Its curve.
             final: Whether these are the last weights.
             saved_at: Where these weights can be loaded from.
-            deadline: As for `schedule_on`.
+            deadline: If given, training waits for a snapshot and for the result until then.
 
         Returns:
             The scheduled eval; None if there can be no snapshot of the model.
         """
         pool: Any = self._find_pool() if self._worker is None else self._worker
-        patience = None
-        if isinstance(model, ShardedModel) and dispatcher.waits_when_full and deadline is None:
-            seconds = model.within_patience(None)
-            deadline = None if seconds is None else time.monotonic() + seconds
-        if self._first is not None and not self._first.done() and not dispatcher.in_event_loop:
-            seconds = FIRST_EVAL_SECONDS
-            if isinstance(model, ShardedModel):  # the other processes wait, too
-                seconds = model.within_patience(seconds)
-            patience = time.monotonic() + (seconds or 0.0)
+        until = self._waits_until(dispatcher, model) if deadline is None else deadline
         try:
             handle = dispatcher.schedule_on(
                 curve.file,
@@ -181,8 +169,8 @@ class SnapshotEvals:
                 ),
                 snapshot=partial(pool.try_snapshot, model, step=step),
                 pool=pool,
-                deadline=deadline,
-                patience=patience,
+                waits_until=until,
+                is_awaited=deadline is not None,
             )
         except NotCopyable as problem:
             self.warn_once(f"the model cannot be copied: {problem}")
@@ -191,6 +179,21 @@ class SnapshotEvals:
         if self._first is None and not handle.done():
             self._first = handle
         return handle
+
+    def _waits_until(self, dispatcher: AsyncEvalDispatcher, model: Any) -> float | None:
+        """Return until when training waits for a free snapshot; None: as `when_full` says.
+
+        While the first eval runs it waits for `FIRST_EVAL_SECONDS`: imports and compilation belong
+        to that eval alone, so evals that are no slower than the cadence would lose points to it.
+        """
+        seconds: float | None = None
+        if not dispatcher.waits_when_full:
+            if self._first is None or self._first.done() or dispatcher.in_event_loop:
+                return None
+            seconds = FIRST_EVAL_SECONDS
+        if isinstance(model, ShardedModel):  # the other processes wait, too
+            seconds = model.within_patience(seconds)
+        return None if seconds is None else time.monotonic() + seconds
 
     def wait_for_all(self, dispatcher: AsyncEvalDispatcher, model: Any) -> float:
         """Wait for what is in flight before the last weights are evaluated.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -257,6 +258,32 @@ def test_where_it_waits_the_next_eval_waits_for_the_shadow(tmp_path: Path, gates
         evals.maybe_run(20)
         opening.join()
     assert [(p.step, p.has_result) for p in points_of(tmp_path / "run")] == [(10, True), (20, True)]
+
+
+def test_where_it_waits_a_first_eval_may_take_as_long_as_it_likes(
+    tmp_path: Path, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.training.snapshot_evals.FIRST_EVAL_SECONDS", 0.0)
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(3), gates, snapshots=1)
+    looked: list[int] = []
+    dispatcher = AsyncEvalDispatcher(when_full="wait")
+    run_calls = dispatcher.trainer.run_calls
+
+    def run_calls_and_open(until: float = math.inf) -> None:
+        """Let the first eval go on once training has waited for its snapshot twice."""
+        run_calls(until)
+        looked.append(1)
+        if len(looked) == 2:
+            gates.open.set()
+
+    with dispatcher:
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        monkeypatch.setattr(dispatcher.trainer, "run_calls", run_calls_and_open)
+        evals.maybe_run(20)
+        monkeypatch.setattr(dispatcher.trainer, "run_calls", run_calls)
+    assert [(p.step, p.skipped) for p in points_of(tmp_path / "run")] == [(10, None), (20, None)]
 
 
 def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(

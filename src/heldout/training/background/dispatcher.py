@@ -316,8 +316,8 @@ class AsyncEvalDispatcher:
         *,
         snapshot: TakeSnapshot,
         pool: Pool,
-        deadline: float | None = None,
-        patience: float | None = None,
+        waits_until: float | None = None,
+        is_awaited: bool = False,
     ) -> Scheduled:
         """Run the eval of a `PeriodicEval` in the background.
 
@@ -331,17 +331,17 @@ class AsyncEvalDispatcher:
             snapshot: Takes the snapshot, in this thread, as soon as there is a slot for the eval.
                 If none is free, the dispatcher counts as full.
             pool: What the snapshot is taken from: a queued eval of the same pool may give way.
-            deadline: If given, training waits for a slot and for the result until then
-                (`time.monotonic`), whatever `when_full` is.
-            patience: If given, training waits for a slot until then, whatever `when_full` is.
+            waits_until: If given, training waits for a slot until then (`time.monotonic`),
+                whatever `when_full` is.
+            is_awaited: Whether training waits for the result, too.
 
         Raises:
             NotCopyable: There can be no snapshot of this model.
         """
         job = self._job(evaluator, pending, file)
-        job.evaluator, job.deadline = partial(evaluator, job), deadline
+        job.evaluator = partial(evaluator, job)
         job.take_snapshot, job.pool, job.awaits_verdict = snapshot, pool, True
-        job.patience = patience
+        job.waits_until, job.is_awaited = waits_until, is_awaited
         self._changes.wait(self._queue_when_free(job, is_sync=True))
         return job
 

@@ -152,11 +152,12 @@ class EvalJob(Scheduled):
     pool: Pool | None = None
     """The pool that its snapshot belongs to: only that pool can reuse it once released."""
     snapshot: Snapshot | None = None
-    deadline: float | None = None
-    """If given, training waits for a slot and for the result until then, whatever `when_full`
+    waits_until: float | None = None
+    """If given, training waits for a slot until then (`time.monotonic`), whatever `when_full`
     is."""
-    patience: float | None = None
-    """If given, training waits for a slot until then (`time.monotonic`)."""
+    is_awaited: bool = False
+    """Whether training waits for its result, too: nothing is written ahead, and no eval gives way
+    to it."""
     is_retry: bool = False
     """Whether it was lost earlier and is rerun; if it fails, it stays pending."""
     awaits_verdict: bool = False
@@ -173,18 +174,13 @@ class EvalJob(Scheduled):
         return JobState.QUEUED <= self.state < JobState.ENDED
 
     @property
-    def waits_until(self) -> float | None:
-        """Until when it waits for a slot, if not by `when_full`."""
-        return self.patience if self.deadline is None else self.deadline
-
-    @property
     def eval_key(self) -> tuple[Any, str]:
         """Curve and name, which identify the eval that runs at many steps."""
         return (self.file, self.name)
 
     def write_ahead(self, point: CurvePoint) -> None:
         """Append a line that is not its result, unless training waits for that."""
-        if self.file is not None and self.deadline is None:
+        if self.file is not None and not self.is_awaited:
             self.file.append(point)
 
     def cancel(self) -> None:
@@ -286,7 +282,7 @@ class JobTable:
             self._leave(job)
             raise
         if reason == WAIT and job.waits_until is not None and time.monotonic() >= job.waits_until:
-            if job.deadline is not None:
+            if job.is_awaited or self.waits:
                 return "there was no free slot for it in time"
             return self._say_full(job)
         return reason
@@ -392,7 +388,7 @@ class JobTable:
     ) -> str | None:
         try:
             job.snapshot = take()
-            if job.snapshot is None and self._when_full == "newest" and job.deadline is None:
+            if job.snapshot is None and self._when_full == "newest" and not job.is_awaited:
                 self._drop(self._replaceable(job), dropped)
                 job.snapshot = take() if dropped else None
         except NotCopyable:
