@@ -37,7 +37,6 @@ import msgspec
 
 from heldout.errors import InvalidInput, RunDirectoryError, printable_error
 from heldout.training.background.jobs import (
-    WAIT,
     Drained,
     DrainToAwait,
     EvalJob,
@@ -80,8 +79,6 @@ EXIT_GRACE_SECONDS = 2.0
 """How long to wait for evals in flight if the process ends without a drain."""
 QUIET_SECONDS = 5.0
 """How long to wait for evals before the log says so."""
-RETRY_SECONDS = 0.5
-"""How often to look for a free snapshot."""
 
 
 # --- The dispatcher in use --------------------------------------------------------------------
@@ -406,51 +403,11 @@ class AsyncEvalDispatcher:
     # --- Joining the queue ---
 
     def _queue_when_free(self, job: EvalJob, *, is_sync: bool = False) -> Waits:
-        """Queue a job once there is a slot; without one, it is a skip."""
         if not self._is_ours("schedule"):
             job.state = JobState.ENDED
             return
         self._warn_nowhere(job)
-        self._runner.loop.start_thread()
-        retries = job.take_snapshot is not None or job.waits_until is not None
-        until = math.inf if job.waits_until is None else job.waits_until
-        dropped: list[tuple[EvalJob, int]] = []
-        while True:
-            seen = self._changes.count
-            reason = self._try_to_queue(job, dropped)
-            if reason != WAIT:
-                break
-            if is_sync and self._runner.loop.is_here:
-                pending = len(self._table.in_flight)
-                reason = (
-                    f"{pending} evals were pending, and a plain call cannot wait in the event loop "
-                    "that they run in (if you schedule it yourself, use "
-                    "`await aschedule(…)`)"
-                )
-                break
-            self.trainer.run_calls(until)
-            yield seen, RETRY_SECONDS if retries else None
-        if reason is not None:
-            self._runner.skip(job, reason)
-        for other, step in dropped:
-            self._runner.end_dropped(other, f"replaced by the eval of step {step} (when_full)")
-        self._runner.start_next()
-
-    def _try_to_queue(self, job: EvalJob, dropped: list[tuple[EvalJob, int]]) -> str | None:
-        with self._changes.lock:
-            if job.file is None or job.pending.session == job.file.session:
-                self._runner.latest_step = max(self._runner.latest_step, job.step)
-            if self._runner.is_closed:
-                return "the dispatcher was closed"
-            if not self._runner.loop.is_open:
-                return "no event loop could be started for it"
-            try:
-                return self._table.join(job, dropped)
-            except BaseException:
-                reason = "replaced by an eval that was interrupted (when_full)"
-                for other, _ in dropped:
-                    self._runner.end_dropped(other, reason)
-                raise
+        yield from self._runner.queue_when_free(job, self.trainer, is_sync=is_sync)
 
     def _warn_nowhere(self, job: EvalJob) -> None:
         if job.file is None and not self._warned_nowhere:

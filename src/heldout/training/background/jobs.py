@@ -31,7 +31,7 @@ from heldout._core.aio import Threads, is_async, settle
 from heldout._core.checks import check_count
 from heldout._live.isolation import thread_local_capture_mode
 from heldout.errors import InvalidInput
-from heldout.training.background.threads import ChangeCounter, EventLoop
+from heldout.training.background.threads import ChangeCounter, EventLoop, TrainerThread, Waits
 from heldout.training.curve.curve_file import CurveFile
 from heldout.training.curve.points import SAME_WEIGHTS, CurvePoint, skip_of
 from heldout.training.curve.publishing import EvaluatorResult, PointLog, judge_by_default, point_of
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from heldout.training.background.dispatcher import AsyncEvalDispatcher
 
 log = logging.getLogger("heldout")
+
+RETRY_SECONDS = 0.5
+"""How often to look for a free snapshot."""
 
 Evaluator = Callable[..., EvaluatorResult | Known | Awaitable[EvaluatorResult]]
 
@@ -438,10 +441,59 @@ class JobRunner:
         """Keys in use: those of the run directory, whichever dispatcher has it."""
         self.is_closed = False
 
-    def start_next(self) -> None:
+    def _start_next(self) -> None:
         """Run the queued evals that there is room for."""
         for job in self._table.start_next():
             self.loop.spawn(job)
+
+    def queue_when_free(self, job: EvalJob, trainer: TrainerThread, *, is_sync: bool) -> Waits:
+        """Queue a job once there is a slot; without one, it is a skip.
+
+        Args:
+            job: The job.
+            trainer: Runs what evals need in the trainer's thread, meanwhile.
+            is_sync: Whether this thread waits, which must not be that of the event loop.
+        """
+        self.loop.start_thread()
+        retries = job.take_snapshot is not None or job.waits_until is not None
+        until = math.inf if job.waits_until is None else job.waits_until
+        dropped: list[tuple[EvalJob, int]] = []
+        while True:
+            seen = self._changes.count
+            reason = self._try_to_queue(job, dropped)
+            if reason != WAIT:
+                break
+            if is_sync and self.loop.is_here:
+                pending = len(self._table.in_flight)
+                reason = (
+                    f"{pending} evals were pending, and a plain call cannot wait in the event loop "
+                    "that they run in (if you schedule it yourself, use "
+                    "`await aschedule(…)`)"
+                )
+                break
+            trainer.run_calls(until)
+            yield seen, RETRY_SECONDS if retries else None
+        if reason is not None:
+            self.skip(job, reason)
+        for other, step in dropped:
+            self._end_dropped(other, f"replaced by the eval of step {step} (when_full)")
+        self._start_next()
+
+    def _try_to_queue(self, job: EvalJob, dropped: list[tuple[EvalJob, int]]) -> str | None:
+        with self._changes.lock:
+            if job.file is None or job.pending.session == job.file.session:
+                self.latest_step = max(self.latest_step, job.step)
+            if self.is_closed:
+                return "the dispatcher was closed"
+            if not self.loop.is_open:
+                return "no event loop could be started for it"
+            try:
+                return self._table.join(job, dropped)
+            except BaseException:
+                reason = "replaced by an eval that was interrupted (when_full)"
+                for other, _ in dropped:
+                    self._end_dropped(other, reason)
+                raise
 
     async def _run(self, job: EvalJob) -> None:
         began, result = time.monotonic(), None
@@ -549,9 +601,9 @@ class JobRunner:
     def skip(self, job: EvalJob, reason: str) -> None:
         """End an eval that does not run."""
         if self._table.claim(job):
-            self.end_dropped(job, reason)
+            self._end_dropped(job, reason)
 
-    def end_dropped(self, job: EvalJob, reason: str) -> None:
+    def _end_dropped(self, job: EvalJob, reason: str) -> None:
         """End an eval that was claimed when it gave way to another one."""
         skip = skip_of(job.pending, reason, retry=job.is_retry)
         self._end(job, self._append(job, skip))
@@ -590,7 +642,7 @@ class JobRunner:
             with self._changes.lock:
                 self.names.discard(job.pending.key)
         self._table.end(job, point, is_new=is_new)
-        self.start_next()
+        self._start_next()
 
     def close(self, logger_seconds: float) -> None:
         """Send loggers what still waits for a verdict, and close them."""
