@@ -153,7 +153,7 @@ class Spending:
     def __init__(self, settings: EvalSettings, total: int, clock: Callable[[], float]) -> None:
         share, smallest = settings.max_overhead, settings.min_samples
         self._budget = None if share is None else Budget(share, total, smallest=smallest)
-        self._total, self._clock = total, clock
+        self._total, self._every_steps, self._clock = total, settings.every_steps, clock
         self._began: float | None = None
         self._evaluating = self._trained_before = 0.0
         self._last = 0
@@ -197,9 +197,7 @@ class Spending:
         if charge and self._budget is not None:
             self._budget = replace(self._budget, spent=self._budget.spent + seconds)
 
-    def spend(
-        self, step: int, measured: Measured, seconds: float, every_steps: int
-    ) -> dict[str, Any] | None:
+    def spend(self, step: int, measured: Measured, seconds: float) -> dict[str, Any] | None:
         """Charge an eval, and describe the budget for its point; None without a budget."""
         since, self._last = step - self._last, step
         if self._budget is None:
@@ -217,7 +215,7 @@ class Spending:
             "cost": spent.cost,
             "samples": measured.asked // measured.repeats,
             "of": self._total,
-            "every_steps": every_steps,
+            "every_steps": self._every_steps,
             "steps_since_last": since,
         }
 

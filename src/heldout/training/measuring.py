@@ -651,6 +651,13 @@ class PolicyEval:
         self._publisher, self._clock = publisher, clock
         self._progress: deque[Callable[[], object]] = deque()
         """Heartbeats of background evals, to be called in the trainer's thread."""
+        self._warned: set[str] = set()
+
+    def warn_once(self, text: str) -> None:
+        """Log what is true of many evals of a training, once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s: %s", self.settings.label, text)
 
     def task(
         self,

@@ -244,8 +244,6 @@ class PeriodicEval:
             self._evals, self._publisher, worker, snapshots, self._clock
         )
         self._was_sharded = False
-        self._warned: set[str] = set()
-        """What was logged once, and is not logged again."""
         self._finishing = False
         self._agreed_stop: str | None = None
         """The last stop reason of the first process, with `across="all"`."""
@@ -583,7 +581,7 @@ class PeriodicEval:
                 return None
             limit = TimeLimit.of(self._settings.max_seconds, ranks)
             if limit.is_cut:
-                self._warn_once(
+                self._evals.warn_once(
                     f"{limit.text}: other processes wait while this one evaluates. Set a smaller "
                     "max_seconds, or a longer timeout in init_process_group"
                 )
@@ -621,7 +619,7 @@ class PeriodicEval:
             self._spending.add_eval_time(self._clock() - began)
         measured_at = self._clock()
         seconds = measured_at - began
-        budget = self._spending.spend(step, measured, seconds, self._settings.every_steps)
+        budget = self._spending.spend(step, measured, seconds)
         point = self._evals.make_point(
             step, measured, seconds, self.curve, limit, final=final, budget=budget
         )
@@ -701,16 +699,11 @@ class PeriodicEval:
     def _warn_of_launcher(self, ranks: Ranks) -> None:
         """Say why an eval is left to others, where nobody has seen these others."""
         if ranks.world == 1 and (said := launcher_rank()):
-            self._warn_once(
+            self._evals.warn_once(
                 f"{said}, so this process is not the first and evaluates nothing, but "
                 "torch.distributed is not initialised. Initialise it before the first eval; where "
                 "this process trains alone, unset these variables"
             )
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            log.warning("%s: %s", self.label, text)
 
     # --- One eval in the background ---
 
@@ -759,7 +752,7 @@ class PeriodicEval:
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             skip, seconds = Measured(0, skipped=describe(problem)), self._clock() - began
-            budget = self._spending.spend(step, skip, seconds, self._settings.every_steps)
+            budget = self._spending.spend(step, skip, seconds)
             point = self._publish_skip(step, skip, seconds, final=final, budget=budget)
             self._publisher.raise_if_asked(point)
             return True, None

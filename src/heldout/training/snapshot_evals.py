@@ -62,14 +62,10 @@ class SnapshotEvals:
         self.scheduled: list[Scheduled] = []
         """Evals whose points are not published yet."""
         self._first: Scheduled | None = None
-        self._warned: set[str] = set()
-        """What was logged once, and is not logged again."""
 
     def warn_once(self, reason: str) -> None:
         """Log why training waits for evals that could run in the background."""
-        if reason not in self._warned:
-            self._warned.add(reason)
-            log.warning("%s: training waits for evals: %s", self._evals.settings.label, reason)
+        self._evals.warn_once(f"training waits for evals: {reason}")
 
     # --- Snapshots ---
 

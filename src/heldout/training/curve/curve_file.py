@@ -441,6 +441,8 @@ class EvalHistory:
         self.file = file = open_curve_file(run_dir, owner)
         file.enter(resume=resume or file.is_dispatchers)
         self.session = file.join(owner)
+        """Its attempt. That of the file is a newer one once another `PeriodicEval` was set up on
+        the directory: what this one still writes must not be taken for a point of that."""
         self.earlier = [p for p in read_points(file.run.curve) if p.label == owner.label]
         """Points of earlier attempts."""
         self.follows: int | None = None
