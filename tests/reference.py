@@ -44,7 +44,10 @@ PACKAGES = {
     "heldout.integrations.lightning": ("a trainer", "loops"),
     "heldout.integrations.stable_baselines3": ("a trainer", "vector"),
     "heldout.integrations.tinker": ("a trainer", "tinker"),
-    "heldout.adapters": ("other people's evals and logs", "import inspect lm-eval verifiers"),
+    "heldout.adapters": (
+        "other people's evals and logs",
+        "adapters import inspect lm-eval verifiers",
+    ),
 }
 """Every package that has public names: what they are, and the pages to look in first."""
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from heldout._core.plugins import find_plugins
 from heldout.errors import InvalidInput
 
 
@@ -64,6 +65,8 @@ def check_model_name(name: str) -> None:
     """Refuse text that does not name a model, and say which form is expected."""
     kind, _, model = name.partition(":")
     if (kind in KINDS and model and kind != "smollm2") or name == "smollm2":
+        return
+    if model and kind not in KINDS and kind in find_plugins("heldout.models"):
         return
     raise InvalidInput(
         f"model {name!r} is not one of openai:MODEL, openai:MODEL@http://host/v1, "

@@ -121,6 +121,9 @@ class EvalDefinition:
     """How the eval itself has turns sampled, where it says: what is passed wins over it."""
     pass_threshold: float | None = None
     """The reward from which an item of this eval passes, where it says; what is passed wins."""
+    reference: Callable[[Sample], Any] | None = None
+    """Gives a sample's right answer, which `check_eval` answers back; without it, that is the
+    ground truth."""
 
     @classmethod
     def of(

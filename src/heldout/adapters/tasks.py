@@ -3,75 +3,25 @@
     load_task("reasoning-gym:chain_sum", size=200)       # an EvalDefinition
     list_tasks("reasoning-gym")                          # what is installed, and what can run here
 
-A package has a prefix. What follows it is the package's own name for a task.
+A package has a prefix, which an entry point of the group `heldout.tasks` registers: those that come
+with heldout in its pyproject.toml, and plugins in theirs. What follows it is the package's own name
+for a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from heldout._core.plugins import Group, describe_plugin, find_plugins, load_plugin
 from heldout.errors import InvalidInput
 
 if TYPE_CHECKING:
     from heldout._evals.rollout import EvalDefinition
+    from heldout.adapters.seam import TaskAdapter
 
-
-@dataclass(frozen=True, slots=True)
-class TaskSource:
-    """A package with tasks, and the module here that adapts them."""
-
-    package: str
-    """Its name, as pip knows it."""
-    module: str
-    adapt: str
-    """The function that makes an eval of a name and parameters."""
-    names: str
-    """The function that returns the installed names, with the reason where one cannot run."""
-    downloads: str | None = None
-    """The function that returns what tasks download, by name; None where that is not known."""
-
-
-SOURCES: Mapping[str, TaskSource] = {
-    "reasoning-gym": TaskSource(
-        "reasoning-gym",
-        "heldout.adapters.reasoning_gym",
-        "from_reasoning_gym",
-        "families",
-    ),
-    "lm-eval": TaskSource(
-        "lm-eval",
-        "heldout.adapters.lm_eval",
-        "from_lm_eval",
-        "task_names",
-        "task_downloads",
-    ),
-    "inspect": TaskSource(
-        "inspect-ai",
-        "heldout.adapters.inspect",
-        "from_inspect",
-        "list_inspect_tasks",
-        "list_inspect_downloads",
-    ),
-    "textarena": TaskSource(
-        "textarena",
-        "heldout.adapters.step_environments.textarena",
-        "from_textarena",
-        "games",
-    ),
-    "openenv": TaskSource(
-        "openenv",
-        "heldout.adapters.step_environments.openenv",
-        "from_openenv",
-        "servers",
-    ),
-    "verifiers": TaskSource(
-        "verifiers", "heldout.adapters.verifiers", "from_verifiers", "installed_ids"
-    ),
-}
-"""By prefix."""
+GROUP: Group = "heldout.tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +36,42 @@ class InstalledTask:
     """What it downloads from, as far as that is known and not here already."""
 
 
-def task_source(name: str) -> TaskSource | None:
-    """Return the source of a task's name; None where it has no known prefix."""
+def task_prefixes() -> list[str]:
+    """Return the prefixes that are registered."""
+    return sorted(find_plugins(GROUP))
+
+
+def is_task_name(name: str) -> bool:
+    """Return whether a name has a prefix that is registered."""
     prefix, colon, task = name.partition(":")
-    return SOURCES.get(prefix) if colon and task else None
+    return bool(colon and task) and prefix in find_plugins(GROUP)
+
+
+def find_adapter(prefix: str) -> TaskAdapter:
+    """Import the adapter of a prefix.
+
+    Raises:
+        InvalidInput: There is no such prefix, two packages claim it, or its package is broken.
+    """
+    from heldout.adapters.seam import TaskAdapter
+
+    registered = find_plugins(GROUP)
+    if prefix not in registered:
+        raise InvalidInput(
+            f"there is no prefix {prefix!r}; there are {', '.join(sorted(registered))}"
+        )
+    adapter = load_plugin(GROUP, prefix, registered[prefix])
+    owner = describe_plugin(registered[prefix][0])
+    if not isinstance(adapter, TaskAdapter):
+        raise InvalidInput(
+            f"the plugin {prefix!r} of {owner} must be a TaskAdapter, got {adapter!r:.200}"
+        )
+    if adapter.prefix != prefix:
+        raise InvalidInput(
+            f"the plugin {prefix!r} of {owner} calls itself {adapter.prefix!r}: the entry point "
+            "must have the adapter's prefix as its name"
+        )
+    return adapter
 
 
 def load_task(name: str, **parameters: Any) -> EvalDefinition:
@@ -102,32 +84,35 @@ def load_task(name: str, **parameters: Any) -> EvalDefinition:
     Raises:
         InvalidInput: There is no such prefix or task, or it cannot be adapted.
     """
-    source = task_source(name)
-    if source is None:
-        raise InvalidInput(f"a task must be PREFIX:NAME with {', '.join(SOURCES)}, got {name!r}")
-    adapt = getattr(import_module(source.module), source.adapt)
-    return adapt(name.partition(":")[2], **parameters)  # type: ignore[no-any-return]
+    prefix, colon, task = name.partition(":")
+    if not colon or not task:
+        raise InvalidInput(
+            f"a task must be PREFIX:NAME with {', '.join(task_prefixes())}, got {name!r}"
+        )
+    return find_adapter(prefix).define(task, **parameters)
 
 
 def list_tasks(prefix: str) -> Iterator[InstalledTask]:
     """Yield the tasks that a package has.
 
     Args:
-        prefix: One of `SOURCES`.
+        prefix: One of `task_prefixes`.
 
     Raises:
         InvalidInput: There is no such prefix, or the package is not installed.
     """
-    if prefix not in SOURCES:
-        raise InvalidInput(f"there is no prefix {prefix!r}; there are {', '.join(SOURCES)}")
-    source = SOURCES[prefix]
-    module = import_module(source.module)
-    names: Mapping[str, str | None] = getattr(module, source.names)()
-    downloads: Mapping[str, tuple[str, ...]] = {}
-    if source.downloads is not None:
-        downloads = getattr(module, source.downloads)()
-    for name, refused in names.items():
+    adapter = find_adapter(prefix)
+    adapter.check()
+    downloads = adapter.downloads() if adapter.downloads is not None else {}
+    for name, refused in adapter.names().items():
         yield InstalledTask(f"{prefix}:{name}", refused, downloads.get(name, ()))
 
 
-__all__ = ["SOURCES", "InstalledTask", "TaskSource", "list_tasks", "load_task", "task_source"]
+__all__ = [
+    "InstalledTask",
+    "find_adapter",
+    "is_task_name",
+    "list_tasks",
+    "load_task",
+    "task_prefixes",
+]

@@ -33,7 +33,7 @@ from heldout._core.config import ALIASES, EvalConfig, Sampling, base_config
 from heldout._core.format import count, printable
 from heldout._core.prices import Price
 from heldout._core.secrets import REDACTED
-from heldout.adapters.tasks import load_task, task_source
+from heldout.adapters.tasks import is_task_name, load_task
 from heldout.cli._cluster import ClusterOptions, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
 from heldout.cli._options import SettingOption, count_option, parse_key_values, parse_value
@@ -288,7 +288,7 @@ class EvalFile:
             yield from samples
 
     def _blame(self) -> AbstractContextManager[None]:
-        if task_source(str(self.path)):
+        if is_task_name(str(self.path)):
             return user_code(f"{self.path} could not be loaded")
         return user_code(f"{self.path}: load_dataset failed", self.path)
 
@@ -310,7 +310,7 @@ def load_eval_file(path: Path) -> EvalFile:
     from heldout._evals.rollout import EvalDefinition
 
     name = str(path)
-    if task_source(name) is not None:
+    if is_task_name(name):
         config = replace(base_config, experiment_name=_experiment_name(name))
         return EvalFile(path, config, functools.partial(load_task, name))
     path = find_eval_file(path)
@@ -319,7 +319,9 @@ def load_eval_file(path: Path) -> EvalFile:
     if not config.experiment_name:
         config = replace(config, experiment_name=_experiment_name(path.stem))
     definition = getattr(module, "definition", None)
+    reference = _find_function(module, path, "reference")
     if isinstance(definition, EvalDefinition):
+        definition = replace(definition, reference=reference or definition.reference)
         for name in ("load_dataset", "score_fn", "prepare_messages", "environment_factory"):
             if getattr(module, name, None) is not None:
                 raise EvalFileError(f"{path} has a definition and {name}: give one of the two")
@@ -328,9 +330,12 @@ def load_eval_file(path: Path) -> EvalFile:
     score_fn = _find_function(module, path, "score_fn", "(trajectory, sample) -> Score")
     assert load_dataset is not None
     hooks = [_find_function(module, path, n) for n in ("prepare_messages", "environment_factory")]
-    return EvalFile(
-        path, config, lambda **given: EvalDefinition.of(load_dataset(**given), score_fn, *hooks)
-    )
+
+    def define(**given: Any) -> EvalDefinition:
+        definition = EvalDefinition.of(load_dataset(**given), score_fn, *hooks)
+        return replace(definition, reference=reference)
+
+    return EvalFile(path, config, define)
 
 
 def _experiment_name(name: str) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 import click
 
 from heldout._core.format import count, list_some
-from heldout.adapters.tasks import SOURCES, InstalledTask, list_tasks
+from heldout.adapters.tasks import InstalledTask, find_adapter, list_tasks, task_prefixes
 from heldout.cli._load import user_code
 from heldout.cli._tables import decide, print_json, print_report
 from heldout.errors import InvalidInput
@@ -22,7 +22,8 @@ ADDRESSES_SHOWN = 2
 def command(prefix: str | None, as_json: bool) -> None:
     """List evals of other packages that can be run: `heldout run reasoning-gym:chain_sum`.
 
-    Without PREFIX, say which packages are installed and how many tasks each has.
+    Without PREFIX, say which packages are installed and how many tasks each has. A plugin that
+    cannot be loaded is named, and the others are listed.
     """
     if prefix is not None:
         tasks = _find_tasks(prefix.rstrip(":"))
@@ -32,15 +33,19 @@ def command(prefix: str | None, as_json: bool) -> None:
             print_report(_build_list(tasks))
         return
     rows: list[list[Cell]] = []
-    for name, source in SOURCES.items():
+    for name in task_prefixes():
         try:
             tasks = _find_tasks(name)
         except InvalidInput as problem:
             rows.append([code(name), "", str(problem)])
+            if as_json:
+                click.echo(f"{name}: {problem}", err=True)
             continue
         if as_json:
             _print_as_json(tasks)
-        rows.append([code(name), str(len(tasks)), f"{source.package}: {_count_states(tasks)}"])
+        rows.append(
+            [code(name), str(len(tasks)), f"{find_adapter(name).package}: {_count_states(tasks)}"]
+        )
     if not as_json:
         print_report(Report([Table([Column("prefix"), "tasks", Column("", wrap=True)], rows)]))
 

@@ -38,7 +38,10 @@ class TurnsUsedUp(Exception):
 
 
 class DrivenConversation:
-    """The side of the code that asks.
+    """A conversation between code that asks and whoever makes the policy's turns.
+
+    The code calls `ask`, then `finish` or `fail`. The other side calls `first_question`, `exchange`
+    for each turn of the policy, `end` for the outcome, and `close` on every way out.
 
     Args:
         limit_error: Makes what `ask` raises when the item's limit is reached: the error that the
@@ -98,6 +101,80 @@ class DrivenConversation:
         if not self._ended:
             self._ended, self._problem = True, problem
             self._news.set()
+
+    # --- The side of the policy ---
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What the code offers the policy, known from its first question on."""
+        return self._tools or ()
+
+    async def first_question(self) -> tuple[Message, ...]:
+        """Wait until the code asks for the first time.
+
+        Raises:
+            EnvironmentFailed: It ended without asking.
+        """
+        asked = await self._next_question()
+        if asked is None:
+            raise EnvironmentFailed("its code ended without asking the model anything")
+        return asked
+
+    async def exchange(self, completion: Completion) -> tuple[Message, ...] | None:
+        """Give the code the turn it waits for, and wait for its next question.
+
+        Args:
+            completion: The policy's turn.
+
+        Returns:
+            The messages that the code added; None where it has ended.
+        """
+        self._messages.append(completion.message)
+        waiting = self._take_waiting()
+        if waiting is not None:
+            waiting.set_result(completion)
+        return await self._next_question()
+
+    async def end(self) -> dict[str, Any]:
+        """Tell the code that there are no turns left, where it waits for one, and let it end.
+
+        Returns:
+            What came of it, as `finish` was told.
+        """
+        self._over = self._limit_error()
+        waiting = self._take_waiting()
+        if waiting is not None:
+            waiting.set_exception(self._over)
+        while not self._ended:
+            await self._wait_for_news()
+        if self._problem is not None:
+            raise self._problem
+        assert self._outcome is not None
+        return self._outcome
+
+    def close(self) -> None:
+        """End the conversation: whoever still waits for a turn is told that the item has ended."""
+        self._over = self._over or EnvironmentFailed("the item has ended")
+        waiting = self._take_waiting()
+        if waiting is not None:
+            waiting.set_exception(self._over)
+        self.fail(self._over)
+
+    def _take_waiting(self) -> asyncio.Future[Completion] | None:
+        """Return what the code waits on, once; None where it does not wait, or was cancelled."""
+        pending, self._pending = self._pending, None
+        return None if pending is None or pending.done() else pending
+
+    async def _next_question(self) -> tuple[Message, ...] | None:
+        while self._pending is None and not self._ended:
+            await self._wait_for_news()
+        if self._problem is not None:
+            raise self._problem
+        return None if self._ended else self._asked
+
+    async def _wait_for_news(self) -> None:
+        self._news.clear()
+        await self._news.wait()
 
     def _check_grown(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec]
@@ -183,17 +260,14 @@ class Driven:
     @property
     def tools(self) -> Sequence[ToolSpec]:
         """What its code offers, known from its first question on."""
-        return self._conversation._tools or ()
+        return self._conversation.tools
 
     async def opening(self) -> Sequence[Message]:
         """Start the code, and wait for its first question."""
         started = self._start(self._conversation)
         if started is not None:
             await started
-        asked = await self._next_question()
-        if asked is None:
-            raise EnvironmentFailed("its code ended without asking the model anything")
-        return asked
+        return await self._conversation.first_question()
 
     def see_completion(self, completion: Completion) -> None:
         """Take the model turn that the code waits for."""
@@ -201,51 +275,20 @@ class Driven:
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
         """Give the code its turn, and wait for its next question or its end."""
-        talk = self._conversation
         assert self._completion is not None
-        assert talk._pending is not None
-        talk._messages.append(self._completion.message)
-        pending, talk._pending = talk._pending, None
-        if not pending.done():  # its code may have been cancelled
-            pending.set_result(self._completion)
-        asked = await self._next_question()
+        asked = await self._conversation.exchange(self._completion)
         return Reply(done=True) if asked is None else Reply(asked)
 
     async def outcome(self) -> dict[str, Any]:
         """Tell the code that there are no turns left, where it waits for one; what came of it."""
-        talk = self._conversation
-        talk._over = talk._limit_error()
-        if talk._pending is not None and not talk._pending.done():
-            pending, talk._pending = talk._pending, None
-            pending.set_exception(talk._over)
-        while not talk._ended:
-            talk._news.clear()
-            await talk._news.wait()
-        if talk._problem is not None:
-            raise talk._problem
-        assert talk._outcome is not None
-        return talk._outcome
+        return await self._conversation.end()
 
     async def close(self) -> None:
         """End the code."""
-        talk = self._conversation
-        talk._over = talk._over or EnvironmentFailed("the item has ended")
-        if talk._pending is not None and not talk._pending.done():
-            talk._pending.set_exception(talk._over)
-        talk.fail(talk._over)
+        self._conversation.close()
         stopped = self._stop()
         if stopped is not None:
             await stopped
-
-    async def _next_question(self) -> tuple[Message, ...] | None:
-        """Wait until the code asks, and return what it added; None when it has ended."""
-        talk = self._conversation
-        while talk._pending is None and not talk._ended:
-            talk._news.clear()
-            await talk._news.wait()
-        if talk._problem is not None:
-            raise talk._problem
-        return None if talk._ended else talk._asked
 
 
 __all__ = ["Driven", "DrivenConversation", "TurnsUsedUp"]

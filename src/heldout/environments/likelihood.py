@@ -27,24 +27,12 @@ _METRICS: tuple[ChoiceMetric, ...] = ("acc", "acc_norm", "acc_bytes")
 
 
 class LikelihoodEnvironment:
-    """Has the continuations in a sample's input rated.
-
-    The input has `continuations`, a list of texts, and a `prompt` that all of them continue, a text
-    or a list of messages; or `prompts`, one for each.
-    """
+    """Has given continuations rated."""
 
     tools = ()
 
-    def __init__(self, sample: Sample) -> None:
-        texts, prompts = sample.input.get("continuations"), prompts_of(sample)
-        if not isinstance(texts, list) or not texts or len(texts) != len(prompts):
-            raise InvalidInput(
-                f"sample {sample.id!r}: input['continuations'] is a list of texts, with a prompt "
-                f"for all of them or one for each, got {sample.input!r:.200}"
-            )
-        self._continuations = [
-            Continuation(prompt, text) for prompt, text in zip(prompts, texts, strict=True)
-        ]
+    def __init__(self, continuations: Sequence[Continuation]) -> None:
+        self._continuations = continuations
 
     def opening(self) -> Sequence[Message]:
         """Add nothing: `show_prompts` has the messages."""
@@ -69,7 +57,7 @@ class _LikelihoodFactory:
     reads_metadata = False
 
     def __call__(self, sample: Sample) -> LikelihoodEnvironment:
-        return LikelihoodEnvironment(sample)
+        return LikelihoodEnvironment(continuations_of(sample))
 
     def identity(self) -> dict[str, Any]:
         """Identify it for a run's fingerprint."""
@@ -80,8 +68,25 @@ rate_continuations = _LikelihoodFactory()
 """The `environment_factory` of evals by likelihood."""
 
 
-def prompts_of(sample: Sample) -> list[str | tuple[Message, ...]]:
-    """Return the prompt of each continuation."""
+def continuations_of(sample: Sample) -> list[Continuation]:
+    """Return the continuations in a sample's input, each with its prompt.
+
+    The input has `continuations`, a list of texts, and a `prompt` that all of them continue, a text
+    or a list of messages; or `prompts`, one for each.
+
+    Raises:
+        InvalidInput: It has not.
+    """
+    texts, prompts = sample.input.get("continuations"), _prompts_of(sample)
+    if not isinstance(texts, list) or not texts or len(texts) != len(prompts):
+        raise InvalidInput(
+            f"sample {sample.id!r}: input['continuations'] is a list of texts, with a prompt "
+            f"for all of them or one for each, got {sample.input!r:.200}"
+        )
+    return [Continuation(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+
+
+def _prompts_of(sample: Sample) -> list[str | tuple[Message, ...]]:
     given = sample.input
     if "prompts" in given:
         prompts = list(given["prompts"])
@@ -92,10 +97,19 @@ def prompts_of(sample: Sample) -> list[str | tuple[Message, ...]]:
 
 
 def show_prompts(sample: Sample) -> list[Message]:
-    """Return the prompts as messages, for the record: a text as the user's."""
+    """Return the prompts of a sample as messages, for the record: a text as the user's."""
+    return _as_messages(_prompts_of(sample))
+
+
+def show_prompts_of(continuations: Sequence[Continuation]) -> list[Message]:
+    """Return the prompts of continuations as messages, for the record: a text as the user's."""
+    return _as_messages([continuation.prompt for continuation in continuations])
+
+
+def _as_messages(prompts: Iterable[str | tuple[Message, ...]]) -> list[Message]:
     messages: list[Message] = []
     shown: list[str | tuple[Message, ...]] = []
-    for prompt in prompts_of(sample):
+    for prompt in prompts:
         if prompt and prompt not in shown:
             shown.append(prompt)
             messages += [Message("user", prompt)] if isinstance(prompt, str) else prompt
@@ -223,8 +237,10 @@ class ChoiceScore:
 __all__ = [
     "ChoiceScore",
     "LikelihoodEnvironment",
+    "continuations_of",
     "likelihood_choices",
     "likelihoods_of",
     "rate_continuations",
     "show_prompts",
+    "show_prompts_of",
 ]

@@ -64,7 +64,7 @@ from heldout.analysis import compare
 from heldout.cli.main import run_cli
 from heldout.errors import EvalFailed, InvalidInput, NotComparable
 from heldout.store.report import EvalReport
-from heldout.types import Sample, ToolCall
+from heldout.types import ToolCall
 from tests.integration.evals.inspect_peer import (
     USAGE,
     as_grader,
@@ -375,7 +375,7 @@ async def test_an_event_loop_that_unwatched_code_ended_goes_on_and_that_is_said(
 ) -> None:
     definition = from_inspect(task_of(solving(exits_unwatched)))
     assert (await run_here(definition, tmp_path, timeout=60.0)).errors == []
-    assert "code of an Inspect task ended its event loop, which goes on: SystemExit" in caplog.text
+    assert "code ended the event loop of heldout-inspect, which goes on: SystemExit" in caplog.text
     for task in unwatched:
         assert isinstance(task.exception(), SystemExit)
 
@@ -545,12 +545,7 @@ async def test_a_mean_of_the_tasks_own_rule_is_the_one_that_inspect_reports(
     assert report.summary["mean"] == pytest.approx(theirs.value) == pytest.approx(expected)
     assert not any(result.error for result in report.results)
     # What is stored is enough to score it again.
-    again = score_outcome(
-        report.results[0].trajectory,
-        Sample("0", {"question": "?"}),
-        reward="given.of" if keyed else "given",
-        task="",
-    )
+    again = score_outcome(report.results[0].trajectory, reward="given.of" if keyed else "given")
     assert {*map(str, again.metrics)} == {*map(str, report.results[0].score.metrics)}
 
 

@@ -27,7 +27,6 @@ from typing import Any
 from heldout._core.chat.messages import to_chat_api
 from heldout._core.code import import_file
 from heldout._core.config import NO_TURN_LIMIT
-from heldout._core.versions import check_version
 from heldout._evals.rollout import EvalDefinition
 from heldout.adapters.inspect.metrics import (
     ScorerRules,
@@ -40,15 +39,14 @@ from heldout.adapters.inspect.metrics import (
 )
 from heldout.adapters.inspect.published import describe_task
 from heldout.adapters.inspect.values import score_outcome
+from heldout.adapters.seam import AdaptedEval, Row, TaskAdapter
 from heldout.errors import InvalidInput
 from heldout.integrations.hub import address_of_dataset, is_cached, is_offline
 from heldout.store.fingerprint import describe_callable
-from heldout.types import Message, Sample
+from heldout.types import Sample, Score, Trajectory
 
 log = logging.getLogger("heldout")
 
-SUPPORTED = ">=0.3.285,<0.4"
-WHY = "it is built on calls that older ones lack"
 NEEDS_GRADER = ("model_graded_qa", "model_graded_fact")
 
 
@@ -82,7 +80,7 @@ def from_inspect(
     Raises:
         InvalidInput: There is no such task or parameter, or it cannot be adapted.
     """
-    check_version("inspect-ai", SUPPORTED, why=WHY)
+    ADAPTER.check()
     from heldout.adapters.inspect.session import InspectSessions, scorer_names
 
     given, task = task, _find_task(task, parameters)
@@ -94,54 +92,49 @@ def from_inspect(
     reward = _choose_reward(task, names, reward)
     rules = rules_of(task, names)
     _warn_of_differences(task, reward, rules)
-    samples = [_to_sample(row) for row in rows]
-    identity = _fingerprint(task, rows, roles, rules)
     owners = [entry.dist for entry in _owners(task.registry_name) if entry.dist]
     published = describe_task(given, task, owners, parameters, roles, names, reward)
-    by_id = {sample.id: row for sample, row in zip(samples, rows, strict=True)}
-    return EvalDefinition(
-        samples,
-        functools.partial(score_outcome, reward=reward, task=identity),
-        _no_messages,
-        InspectTaskEnvironments(by_id, InspectSessions(task, roles), identity, published),
-        NO_TURN_LIMIT,  # the task's own limits are for Inspect to keep
-    )
+    made = InspectEval(task, rows, InspectSessions(task, roles), reward)
+    made.source = {"task": _fingerprint(task, rows, roles, rules)}
+    if published:
+        made.source["published"] = published
+    return made.definition()
 
 
-class InspectTaskEnvironments:
-    """Makes the environment of a sample: an `environment_factory`."""
+class InspectEval(AdaptedEval):
+    """A task, whose samples are run by Inspect and asked of the policy."""
 
-    def __init__(
-        self,
-        rows: Mapping[str, Any],
-        sessions: Any,
-        identity: str,
-        published: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._rows, self._sessions, self._identity = rows, sessions, identity
-        self._published = published
+    package = "inspect-ai"
+    max_turns = NO_TURN_LIMIT  # the task's own limits are for Inspect to keep
+    reads_metadata = True
+    source: dict[str, Any]
+    """What a resumed run must share; of a published task, what its logs name, too."""
 
-    def __call__(self, sample: Sample) -> Any:
+    def __init__(self, task: Any, samples: Sequence[Any], sessions: Any, reward: str) -> None:
+        self.name = f"inspect:{task.name}"
+        self._rows, self._sessions, self._reward = samples, sessions, reward
+
+    def rows(self) -> Iterator[Row]:
+        """Return the task's samples."""
+        return map(_to_row, self._rows)
+
+    def environment(self, sample: Sample) -> Any:
         """Make the environment of a sample, which is one of the task's own."""
         from heldout.adapters.inspect.session import InspectEnvironment
 
-        row = self._rows.get(sample.id)
-        if row is None or _to_sample(row).input != sample.input:
-            raise InvalidInput(f"sample {sample.id!r} is not one of the Inspect task's")
-        return InspectEnvironment(row, self._sessions)
+        return InspectEnvironment(self.source_of(sample), self._sessions)
+
+    def score(self, trajectory: Trajectory, sample: Sample) -> Score:
+        """Return the scores that Inspect's scorers gave."""
+        return score_outcome(trajectory, reward=self._reward)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fingerprint of the task."""
+        return {"reward": self._reward, **self.source}
 
     async def end_run(self) -> None:
         """End Inspect's eval, where no other run goes on with it."""
         await self._sessions.end()
-
-    def identity(self) -> dict[str, Any]:
-        """What a resumed run must share; of a published task, what its logs name, too."""
-        named = {"published": self._published} if self._published else {}
-        return {"name": "from_inspect", "task": self._identity, **named}
-
-
-def _no_messages(sample: Sample) -> list[Message]:
-    return []
 
 
 # --- Finding the task ---------------------------------------------------------------------------
@@ -341,7 +334,7 @@ def _warn_of_differences(task: Any, reward: str, rules: Mapping[str, ScorerRules
 # --- Samples and identity -----------------------------------------------------------------------
 
 
-def _to_sample(row: Any) -> Sample:
+def _to_row(row: Any) -> Row:
     from pydantic_core import to_jsonable_python
 
     from heldout.adapters.inspect.messages import to_heldout_messages
@@ -354,7 +347,7 @@ def _to_sample(row: Any) -> Sample:
     if row.choices:
         asked["choices"] = list(row.choices)
     metadata = to_jsonable_python(row.metadata or {}, fallback=repr, inf_nan_mode="strings")
-    return Sample(str(row.id), asked, row.target, metadata)
+    return Row(asked, row.target, metadata, str(row.id), source=row)
 
 
 def _fingerprint(
@@ -424,7 +417,7 @@ def list_inspect_tasks() -> dict[str, str | None]:
     A package that describes its tasks in files called eval.yaml, as inspect_evals does, is not
     imported; of others the source is searched for `@task`.
     """
-    check_version("inspect-ai", SUPPORTED, why=WHY)
+    ADAPTER.check()
     tasks: dict[str, str | None] = {}
     for package, folder, described in _find_described():
         if described:
@@ -500,4 +493,14 @@ def _decorated(folder: Path) -> Iterator[str]:
                 yield node.name
 
 
-__all__ = ["from_inspect", "list_inspect_downloads", "list_inspect_tasks"]
+ADAPTER = TaskAdapter(
+    "inspect",
+    "inspect-ai",
+    ">=0.3.285,<0.4",
+    from_inspect,
+    list_inspect_tasks,
+    list_inspect_downloads,
+    why="it is built on calls that older ones lack",
+)
+
+__all__ = ["ADAPTER", "from_inspect", "list_inspect_downloads", "list_inspect_tasks"]

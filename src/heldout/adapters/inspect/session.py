@@ -12,11 +12,9 @@ loop of its run, and waits for the policy's turn.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import contextvars
 import copy
-import functools
 import logging
 import math
 import os
@@ -27,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import anyio
 from inspect_ai import SampleSource, enqueue_sample, eval_async, task_with
@@ -37,6 +36,7 @@ from inspect_ai.util import LimitExceededError, display_type, registry_info
 
 from heldout._core.aio import as_error
 from heldout._core.current_attempt import add_other_usage, waiting_for_others
+from heldout._core.loop_thread import LoopThread
 from heldout._core.temporary import TemporaryFolder
 from heldout.adapters.inspect.messages import (
     to_heldout_messages,
@@ -45,10 +45,8 @@ from heldout.adapters.inspect.messages import (
 )
 from heldout.adapters.inspect.metrics import ScorerRules, rules_of
 from heldout.environments.driven import Driven, DrivenConversation
-from heldout.errors import EnvironmentFailed, printable_error
+from heldout.errors import EnvironmentFailed
 from heldout.types import Completion, Usage
-
-log = logging.getLogger("heldout")
 
 IDLE_SECONDS = 0.5
 """How long a session waits for another sample."""
@@ -72,62 +70,13 @@ _in_scorer: contextvars.ContextVar[bool] = contextvars.ContextVar("in_scorer", d
 
 # --- The event loop -----------------------------------------------------------------------------
 
-_starting = threading.Lock()
+_inspect = LoopThread("heldout-inspect")
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
-@functools.cache
-def _start_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(
-        target=_keep_running, args=(loop,), name="heldout-inspect", daemon=True
-    )
-    thread.start()
-
-    def stop() -> None:
-        ended = asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
-        with suppress(TimeoutError):
-            ended.result(END_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(END_SECONDS)
-
-    atexit.register(stop)
-    return loop
-
-
-def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped.
-
-    asyncio ends a loop with a SystemExit or KeyboardInterrupt that any of its tasks raises. Nothing
-    else runs Inspect, so every item, and every later run, would wait for this loop for ever.
-    """
-    while True:
-        try:
-            loop.run_forever()
-        except BaseException as problem:  # noqa: BLE001 - whoever waits for that task gets it, too
-            log.error(
-                "code of an Inspect task ended its event loop, which goes on: %s: %s",
-                *(type(problem).__name__, printable_error(problem)),
-            )
-        else:
-            return
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def inspect_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop in which all of Inspect runs, in a thread of its own."""
-    with _starting:
-        return _start_loop()
-
-
-@functools.cache
 def _one_at_a_time() -> asyncio.Lock:
-    return asyncio.Lock()
+    """Return the lock of this loop: one that a dead thread held would never be free again."""
+    return _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 # --- One item -----------------------------------------------------------------------------------
@@ -272,7 +221,7 @@ class InspectSession(SampleSource):  # type: ignore[misc]
 
     def __init__(self, task: Any, model_roles: Mapping[str, Any]) -> None:
         self._task, self._model_roles = task, model_roles
-        self._loop = inspect_loop()
+        self._loop = _inspect.get()
         self._lock = threading.Lock()
         self._has_ended = self._ends_when_idle = False
         self.begun: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -299,7 +248,7 @@ class InspectSession(SampleSource):  # type: ignore[misc]
     def add(self, item: InspectItem) -> bool:
         """Add an item; False where the session has ended."""
         with self._lock:
-            if self._has_ended:
+            if self._has_ended or not _inspect.is_current(self._loop):
                 return False
             self._queued.append(item)
             self._in_flight += 1
@@ -310,10 +259,13 @@ class InspectSession(SampleSource):  # type: ignore[misc]
         """Say that an item has ended; its code is ended, too."""
         with self._lock:
             self._in_flight -= 1
-        self._loop.call_soon_threadsafe(self._end_item, item)
+        with suppress(RuntimeError):  # Inspect's loop is closed, and the item has ended with it
+            self._loop.call_soon_threadsafe(self._end_item, item)
 
     async def end(self) -> None:
         """End it now if no item is in flight, and wait until it has ended."""
+        if not _inspect.is_current(self._loop):
+            return  # its thread has ended, and it with it
         with self._lock:
             if self._in_flight:
                 return

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from heldout.errors import ScoringFailed
-from heldout.types import Metric, Sample, Score, Trajectory
+from heldout.types import Metric, Score, Trajectory
 
 LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Correct, incorrect, partial, and no answer."""
@@ -24,14 +24,12 @@ MODEL_REASONS = frozenset({"refusal", "no_response", "invalid_response_format"})
 reason it is an error."""
 
 
-def score_outcome(trajectory: Trajectory, sample: Sample, *, reward: str, task: str) -> Score:
+def score_outcome(trajectory: Trajectory, *, reward: str) -> Score:
     """Return the scores that Inspect's scorers gave.
 
     Args:
         trajectory: What the policy did; its outcome has the scores.
-        sample: The sample.
         reward: The metric that is the reward: SCORER, or SCORER.KEY where its value is a dict.
-        task: Fingerprint of the task, whose results belong together.
 
     Raises:
         ScoringFailed: A scorer gave no score, or one that is no number.

@@ -10,29 +10,24 @@ the metrics. Its runner, which seeds the process's random state, is not used.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from heldout._core.config import Sampling
-from heldout._core.versions import check_version
 from heldout._evals.rollout import EvalDefinition
 from heldout._live.isolation import untouched_random_state
 from heldout.adapters.lm_eval.documents import build_documents, check_documents
 from heldout.adapters.lm_eval.names import TaskFile, addresses, find_task_files, refusal
-from heldout.adapters.lm_eval.score import LmEvalScore, MetricNames
-from heldout.environments.likelihood import rate_continuations, show_prompts
+from heldout.adapters.lm_eval.score import AskedTasks, LmEvalTasks, MetricNames, RatedTasks
+from heldout.adapters.seam import Row, TaskAdapter
 from heldout.errors import InvalidInput, printable_error
-from heldout.types import Sample
 
 log = logging.getLogger("heldout")
 
-SUPPORTED = ">=0.4.13,<0.5"
 FEWSHOT_SEED = 1234
 """lm-eval's own default."""
 MAX_TOKENS = 256
@@ -77,7 +72,7 @@ def from_lm_eval(
         InvalidInput: There is no such task, it cannot be an eval, or its data cannot be loaded or
             is not valid.
     """
-    check_version("lm-eval", SUPPORTED, why="newer ones have other interfaces")
+    ADAPTER.check()
     with untouched_random_state():
         tasks = _load_tasks(task, _as_paths(include_path), unsafe_code)
         for name, loaded in tasks.items():
@@ -91,21 +86,16 @@ def from_lm_eval(
         sampling = None
         if not output:
             sampling = _agree({n: _sampling_of(n, t) for n, t in tasks.items()}, "generation")
-        samples: list[Sample] = []
-        requests: dict[str, Sequence[Any]] = {}
-        for name, loaded in tasks.items():
-            for sample, instances in _build(name, loaded, limit, chat, multiturn, system_prompt):
-                samples.append(sample)
-                requests[sample.id] = instances
-    score = LmEvalScore(tasks, requests, reward, sampling.stop if sampling else ())
-    if output:
-        return EvalDefinition(samples, score, show_prompts, rate_continuations)
-    return EvalDefinition(samples, score, sampling=sampling)
+        kind = RatedTasks if output else AskedTasks
+        made = kind(str(task), tasks, reward, sampling)
+        how = PromptSettings(limit, chat, multiturn, system_prompt)
+        made.built = [row for n, t in tasks.items() for row in _build(n, t, how)]
+        return made.definition()
 
 
 def task_names(include_path: str | Path | Sequence[str | Path] = ()) -> dict[str, str | None]:
     """Return the tasks and groups that are installed, with the reason where one cannot run."""
-    check_version("lm-eval", SUPPORTED, why="newer ones have other interfaces")
+    ADAPTER.check()
     found = find_task_files(_as_paths(include_path))
     return {
         name: None if found[name].is_group else refusal(found[name].keys) for name in sorted(found)
@@ -115,6 +105,15 @@ def task_names(include_path: str | Path | Sequence[str | Path] = ()) -> dict[str
 def task_downloads() -> dict[str, tuple[str, ...]]:
     """Return what the installed tasks download and is not in the hub's cache, by task."""
     return {name: addresses(file) for name, file in find_task_files().items()}
+
+
+class PromptSettings(NamedTuple):
+    """Which documents are asked, and in which form; see `from_lm_eval`."""
+
+    limit: int | None
+    chat: bool
+    multiturn: bool
+    system_prompt: str | None
 
 
 def _as_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -252,23 +251,16 @@ def _agree(values: Mapping[str, Any], what: str) -> Any:
 # --- Documents ----------------------------------------------------------------------------------
 
 
-def _build(
-    name: str,
-    task: Any,
-    limit: int | None,
-    chat: bool,
-    multiturn: bool,
-    system_prompt: str | None,
-) -> Iterable[tuple[Sample, list[Any]]]:
+def _build(name: str, task: Any, how: PromptSettings) -> Iterator[Row]:
     """Build all prompts, once and in order: examples are drawn from one stream."""
     try:
         documents = build_documents(
             task,
-            limit=limit,
-            system_instruction=system_prompt,
-            apply_chat_template=chat,
-            fewshot_as_multiturn=chat and multiturn,
-            chat_template=_keep_messages if chat else None,
+            limit=how.limit,
+            system_instruction=how.system_prompt,
+            apply_chat_template=how.chat,
+            fewshot_as_multiturn=how.chat and how.multiturn,
+            chat_template=_keep_messages if how.chat else None,
         )
     except Exception as problem:
         raise InvalidInput(
@@ -277,17 +269,12 @@ def _build(
         ) from problem
     if note := check_documents(name, task, documents):
         log.warning("lm-eval %s: %s", name, note)
-    ids: dict[str, int] = defaultdict(int)
     for document in documents:
-        number = document.number
         instances = sorted(document.requests, key=lambda instance: instance.idx)
-        text = json.dumps(instances[0].doc, sort_keys=True, default=str)
-        content = hashlib.sha256(text.encode()).hexdigest()[:12]
-        ids[content] += 1
-        copy = f"-{ids[content]}" if ids[content] > 1 else ""
-        sample_input, truth = _describe_document(name, task, number, instances, chat)
-        metadata = {"task": name, "doc_id": number}
-        yield Sample(f"{name}-{content}{copy}", sample_input, truth, metadata), instances
+        asked, truth = _describe_document(name, task, document.number, instances, how.chat)
+        metadata = {"task": name, "doc_id": document.number}
+        doc = instances[0].doc
+        yield Row(asked, truth, metadata, stem=name, content=dict(doc), source=instances)
 
 
 def _keep_messages(messages: list[dict[str, Any]], add_generation_prompt: bool = True) -> str:
@@ -344,4 +331,14 @@ def _plain(target: Any) -> Any:
     return target if isinstance(target, str | int | float | list) else str(target)
 
 
-__all__ = ["LmEvalScore", "from_lm_eval", "task_downloads", "task_names"]
+ADAPTER = TaskAdapter(
+    "lm-eval",
+    "lm-eval",
+    ">=0.4.13,<0.5",
+    from_lm_eval,
+    task_names,
+    task_downloads,
+    why="newer ones have other interfaces",
+)
+
+__all__ = ["ADAPTER", "LmEvalTasks", "from_lm_eval", "task_downloads", "task_names"]

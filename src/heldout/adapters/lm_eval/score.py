@@ -1,4 +1,4 @@
-"""Scores of lm-eval tasks: their own filters and metrics, on stored answers and likelihoods."""
+"""Tasks of lm-eval as evals: their filters and metrics, on stored answers and likelihoods."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import hashlib
 import json
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from numbers import Number
 from typing import Any
 
-from heldout.environments.likelihood import likelihoods_of
+from heldout._core.config import Sampling
+from heldout.adapters.seam import AdaptedEval, Row
+from heldout.environments.likelihood import continuations_of, likelihoods_of
 from heldout.errors import InvalidInput
-from heldout.types import Metric, Sample, Score, Trajectory
+from heldout.types import Continuation, Metric, Sample, Score, Trajectory
 
 
 def metric_name(metric: str, filter_name: str) -> str:
@@ -81,51 +83,50 @@ class MetricNames:
         return match
 
 
-class LmEvalScore:
-    """Scores a document as lm-eval does: filters, then the task's `process_results`.
+class LmEvalTasks(AdaptedEval):
+    """A task, or the tasks of a group: a document is scored by its task's filters and metrics.
 
     Args:
+        name: What the user called it.
         tasks: The tasks by name.
-        requests: The instances of each sample, by its id, as lm-eval built them.
         reward: Which metric is the reward; the others have weight 0.
-        stops: Texts at which an answer is cut, for endpoints that do not stop there.
+        sampling: How the tasks have answers generated; None where texts are rated.
     """
 
+    package = "lm-eval"
+
     def __init__(
-        self,
-        tasks: Mapping[str, Any],
-        requests: Mapping[str, Sequence[Any]],
-        reward: str,
-        stops: Sequence[str],
+        self, name: str, tasks: Mapping[str, Any], reward: str, sampling: Sampling | None
     ) -> None:
-        self._tasks, self._requests = tasks, requests
-        self._reward, self._stops = reward, stops
+        self.name, self.sampling = f"lm-eval:{name}"[:200], sampling
+        self._tasks, self._reward = tasks, reward
+        self._stops = sampling.stop if sampling else ()
         self._names = {name: MetricNames.of(task) for name, task in tasks.items()}
-        self._identity = {
-            "name": f"lm_eval:{'+'.join(sorted(tasks))}"[:200],
-            "lm_eval": version("lm-eval"),
-            "config": _digest([_config_of(tasks[name]) for name in sorted(tasks)]),
-            "reward": reward,
-            "stops": list(stops),
-        }
+        self.built: Sequence[Row] = ()
+        """The documents as rows, whose sources are the instances that lm-eval has built."""
+
+    def rows(self) -> Sequence[Row]:
+        """Return the documents."""
+        return self.built
 
     def identity(self) -> dict[str, Any]:
-        """Identify it for a run's fingerprint: version, config and code of the tasks."""
-        return self._identity
+        """Return config and code of the tasks."""
+        return {
+            "config": _digest([_config_of(self._tasks[name]) for name in sorted(self._tasks)]),
+            "reward": self._reward,
+            "stops": list(self._stops),
+        }
 
-    def __call__(self, trajectory: Trajectory, sample: Sample) -> Score:
+    @abstractmethod
+    def responses(self, trajectory: Trajectory) -> list[Any]:
+        """Return what lm-eval takes for a model's responses."""
+
+    def score(self, trajectory: Trajectory, sample: Sample) -> Score:
         """Score one document."""
-        requests = self._requests.get(sample.id)
-        if requests is None:
-            raise InvalidInput(f"the task has no document {sample.id!r} any more")
-        name = sample.metadata["task"]
-        if requests[0].request_type == "generate_until":
-            responses: list[Any] = [self._cut(trajectory.answer)]
-        else:
-            responses = [(rated.logprob, rated.greedy) for rated in likelihoods_of(trajectory)]
+        name, requests = sample.metadata["task"], self.source_of(sample)
         answered = [
             replace(request, resps=[response], filtered_resps={})
-            for request, response in zip(requests, responses, strict=True)
+            for request, response in zip(requests, self.responses(trajectory), strict=True)
         ]
         metrics = list(self._score(self._tasks[name], self._names[name], answered))
         if self._reward not in [metric.name for metric in metrics]:
@@ -152,10 +153,28 @@ class LmEvalScore:
                 shown = {} if extracted is None else {"extracted": extracted[:500]}
                 yield Metric(name, number, float(name == self._reward), shown)
 
-    def _cut(self, text: str) -> str:
+
+class AskedTasks(LmEvalTasks):
+    """Tasks whose answers the policy writes."""
+
+    def responses(self, trajectory: Trajectory) -> list[Any]:
+        """Return the answer up to the first stop, for endpoints that do not stop there."""
+        text = trajectory.answer
         for stop in self._stops:
             text = text.split(stop, 1)[0]
-        return text
+        return [text]
+
+
+class RatedTasks(LmEvalTasks):
+    """Tasks whose choices the policy rates."""
+
+    def continuations(self, sample: Sample) -> Sequence[Continuation]:
+        """Return the choices."""
+        return continuations_of(sample)
+
+    def responses(self, trajectory: Trajectory) -> list[Any]:
+        """Return how likely the choices are."""
+        return [(rated.logprob, rated.greedy) for rated in likelihoods_of(trajectory)]
 
 
 def _config_of(task: Any) -> str:

@@ -13,22 +13,18 @@ families give a part of it for an answer that is not right, or for none.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import threading
-from collections.abc import Iterable, Iterator
-from importlib.metadata import version
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from heldout._core.versions import check_version
 from heldout._evals.rollout import EvalDefinition
+from heldout.adapters.seam import AdaptedEval, Row, TaskAdapter
 from heldout.errors import InvalidInput, WorkerError
 from heldout.rollouts.overlap import HeldOutPrompts
 from heldout.scoring.process_pool import Pool
 from heldout.types import Message, Metric, Sample, Score, Trajectory
 
-SUPPORTED = ">=0.1.25,<0.2"
 REFUSED = {
     "composite": "it mixes families, whose scores do not mean the same; make an eval of each",
     "game_of_life_halting": "its scorer takes every answer that is not empty for right",
@@ -74,35 +70,16 @@ def from_reasoning_gym(
         InvalidInput: There is no such family or parameter, it cannot be an eval, or it has fewer
             different questions.
     """
-    check_version("reasoning-gym", SUPPORTED, why="newer ones may score otherwise")
+    ADAPTER.check()
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InvalidInput(f"size must be a whole number >= 1, got {size!r}")
     _check_family(family, config)
-    pool = worker_pool()
-    draws = max(500, 2 * size)
-    settings = json.dumps({"seed": seed, "size": draws, **config}, sort_keys=True)
-    samples = list(_draw_samples(pool, family, settings, size, draws, without))
-    prompt = system_prompt
-    if system_prompt is not None:
-        prompt = pool.run_sync(f"{_WORKER}:system_prompts", seconds=60).get(
-            system_prompt, system_prompt
-        )
-    score_fn = functools.partial(
-        score_answer,
-        family=family,
-        settings=settings,
-        tagged=prompt is not None,
-        seconds=seconds,
-        package=version("reasoning-gym"),
-    )
-    opening = functools.partial(_opening, system_prompt=prompt)
-    # Parts of the reward are given for answers that are not right.
-    return EvalDefinition(samples, score_fn, opening, pass_threshold=1.0)
+    return Family(family, config, size, seed, without, system_prompt, seconds).definition()
 
 
 def families() -> dict[str, str | None]:
     """Return the families that are installed, with the reason where one cannot be an eval."""
-    check_version("reasoning-gym", SUPPORTED, why="newer ones may score otherwise")
+    ADAPTER.check()
     names: list[str] = worker_pool().run_sync(f"{_WORKER}:families", seconds=60)
     return {name: REFUSED.get(name) for name in names}
 
@@ -130,93 +107,125 @@ def _check_family(family: str, config: dict[str, Any]) -> None:
         raise InvalidInput(f"{family} has no parameter {unknown[0]!r}; it has {own}")
 
 
-def _draw_samples(
-    pool: Pool,
-    family: str,
-    settings: str,
-    size: int,
-    draws: int,
-    without: Iterable[Sample] | EvalDefinition | None,
-) -> Iterator[Sample]:
-    taken = HeldOutPrompts()
-    if without is not None:
-        taken.add(without)
-    seen: set[str] = set()
-    for start in range(0, draws, BATCH):
-        stop = min(start + BATCH, draws)
+class Family(AdaptedEval):
+    """A family of tasks: items are generated, and answers scored, in worker processes."""
+
+    package = "reasoning-gym"
+    pass_threshold = 1.0  # parts of the reward are given for answers that are not right
+
+    def __init__(
+        self,
+        family: str,
+        config: dict[str, Any],
+        size: int,
+        seed: int,
+        without: Iterable[Sample] | EvalDefinition | None,
+        system_prompt: str | None,
+        seconds: float,
+    ) -> None:
+        """Make the eval; see `from_reasoning_gym`."""
+        self.name, self._family, self._size = f"reasoning-gym:{family}", family, size
+        self._draws = max(500, 2 * size)
+        self._settings = json.dumps({"seed": seed, "size": self._draws, **config}, sort_keys=True)
+        self._taken = HeldOutPrompts()
+        self._excludes = without is not None
+        if without is not None:
+            self._taken.add(without)
+        self._prompt, self._seconds = system_prompt, seconds
+        if system_prompt is not None:
+            prompts = worker_pool().run_sync(f"{_WORKER}:system_prompts", seconds=60)
+            self._prompt = prompts.get(system_prompt, system_prompt)
+
+    def rows(self) -> Iterator[Row]:
+        """Generate items until there are enough different questions."""
+        seen: set[str] = set()
+        for start in range(0, self._draws, BATCH):
+            for index, row in enumerate(self._generate(start), start):
+                question = row["question"]
+                if question in seen or self._taken.find(question) is not None:
+                    continue
+                seen.add(question)
+                metadata = {**row["metadata"], "index": index}
+                asked = {"question": question}
+                yield Row(asked, row["answer"], metadata, content=question)
+                if len(seen) == self._size:
+                    return
+        left = " that are not in `without`" if self._excludes else ""
+        raise InvalidInput(
+            f"{self._family} gave {len(seen)} different questions{left} in {self._draws} draws, "
+            f"and size is {self._size}. Take fewer, or parameters with more room"
+        )
+
+    def _generate(self, start: int) -> list[dict[str, Any]]:
+        stop = min(start + BATCH, self._draws)
+        arguments = self._family, self._settings, start, stop
         try:
-            rows = pool.run_sync(
-                f"{_WORKER}:generate", family, settings, start, stop, seconds=GENERATE_SECONDS
+            rows: list[dict[str, Any]] = worker_pool().run_sync(
+                f"{_WORKER}:generate", *arguments, seconds=GENERATE_SECONDS
             )
         except WorkerError as problem:
             raise InvalidInput(
-                f"reasoning-gym could not generate items {start} to {stop - 1} of {family} with "
-                f"{settings}: {problem}"
+                f"reasoning-gym could not generate items {start} to {stop - 1} of {self._family} "
+                f"with {self._settings}: {problem}"
             ) from problem
-        for index, row in enumerate(rows, start):
-            question = row["question"]
-            if question in seen or taken.find(question) is not None:
-                continue
-            seen.add(question)
-            digest = hashlib.sha256(question.encode()).hexdigest()[:12]
-            metadata = {**row["metadata"], "index": index}
-            yield Sample(f"{family}-{digest}", {"question": question}, row["answer"], metadata)
-            if len(seen) == size:
-                return
-    left = " that are not in `without`" if without is not None else ""
-    raise InvalidInput(
-        f"{family} gave {len(seen)} different questions{left} in {draws} draws, and size is "
-        f"{size}. Take fewer, or parameters with more room"
-    )
+        return rows
 
+    def opening(self, sample: Sample) -> Sequence[Message]:
+        """Ask the question, after the system prompt."""
+        system = [] if self._prompt is None else [Message("system", self._prompt)]
+        return [*system, Message("user", sample.input["question"])]
 
-def _opening(sample: Sample, *, system_prompt: str | None) -> list[Message]:
-    system = [] if system_prompt is None else [Message("system", system_prompt)]
-    return [*system, Message("user", sample.input["question"])]
+    def reference(self, sample: Sample) -> str | None:
+        """Return the item's own answer, in the tags that the system prompt asks for."""
+        if sample.ground_truth is None:
+            return None
+        tagged = self._prompt is not None
+        return f"<answer>{sample.ground_truth}</answer>" if tagged else sample.ground_truth
 
+    async def score(self, trajectory: Trajectory, sample: Sample) -> Score:
+        """Score a reply by the family's own scorer, in a worker process.
 
-async def score_answer(
-    trajectory: Trajectory,
-    sample: Sample,
-    *,
-    family: str,
-    settings: str,
-    tagged: bool,
-    seconds: float,
-    package: str,
-) -> Score:
-    """Score a reply by the family's own scorer, in a worker process.
-
-    Args:
-        trajectory: What the policy did; its last turn is read.
-        sample: The sample, whose metadata has the item's index.
-        family: The task family.
-        settings: Its parameters, seed and size, as JSON.
-        tagged: Whether the answer stands in <answer> tags.
-        seconds: Time limit.
-        package: Version of reasoning-gym; another one may score otherwise.
-
-    Raises:
-        WorkerError: The reference answer cannot be scored either.
-    """
-    pool = worker_pool()
-    item = family, settings, sample.metadata["index"], sample.input["question"]
-    refused: dict[str, str] = {}
-    try:
-        value, answer = await pool.run(
-            f"{_WORKER}:score", *item, trajectory.answer, tagged, seconds=seconds
+        Raises:
+            WorkerError: The reference answer cannot be scored either.
+        """
+        pool, seconds = worker_pool(), self._seconds
+        item = self._family, self._settings, sample.metadata["index"], sample.input["question"]
+        refused: dict[str, str] = {}
+        try:
+            value, answer = await pool.run(
+                f"{_WORKER}:score",
+                *(*item, trajectory.answer, self._prompt is not None),
+                seconds=seconds,
+            )
+        except WorkerError as problem:
+            # Whose fault is it? The answer's, if the scorer works on another one.
+            await pool.run(f"{_WORKER}:score_reference", *item, seconds=seconds)
+            value, answer, refused = 0.0, None, {"reason": str(problem)[:500]}
+        return Score(
+            (
+                Metric("score", value, 1.0, {"extracted": answer}),
+                Metric("exact", value >= 1.0),
+                Metric("refused", bool(refused), metadata=refused),
+            )
         )
-    except WorkerError as problem:
-        # Whose fault is it? The answer's, if the scorer works on another one.
-        await pool.run(f"{_WORKER}:score_reference", *item, seconds=seconds)
-        value, answer, refused = 0.0, None, {"reason": str(problem)[:500]}
-    return Score(
-        (
-            Metric("score", value, 1.0, {"extracted": answer}),
-            Metric("exact", value >= 1.0),
-            Metric("refused", bool(refused), metadata=refused),
-        )
-    )
+
+    def identity(self) -> dict[str, Any]:
+        """Return the parameters, and what asks for the answer."""
+        return {
+            "settings": self._settings,
+            "system_prompt": self._prompt,
+            "seconds": self._seconds,
+            "code": 1,
+        }
 
 
-__all__ = ["families", "from_reasoning_gym", "score_answer"]
+ADAPTER = TaskAdapter(
+    "reasoning-gym",
+    "reasoning-gym",
+    ">=0.1.25,<0.2",
+    from_reasoning_gym,
+    families,
+    why="newer ones may score otherwise",
+)
+
+__all__ = ["ADAPTER", "families", "from_reasoning_gym"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from heldout.adapters.step_environments.episode import RandomStates
+from heldout.environments.episodes import RandomStates
 from heldout.types import Sample
 
 DRAWS_LATER = {"MinesweeperEnv"}

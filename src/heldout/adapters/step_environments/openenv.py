@@ -11,7 +11,6 @@ error of the item, such as a server that has no room for another session.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import json
 import math
 import re
@@ -24,22 +23,16 @@ import sniffio
 from heldout._core.aio import Threads
 from heldout._core.chat.messages import message_of, to_chat_api
 from heldout._core.chat.tool_calls import INVALID, parse_json
-from heldout._core.versions import check_version
 from heldout._evals.rollout import EvalDefinition
-from heldout.adapters.step_environments import (
-    RewardOf,
-    StepEnvironments,
-    define,
-    seeds,
-    text_action,
-)
-from heldout.adapters.step_environments.episode import ActionRefused
+from heldout.adapters.seam import AdaptedEval, Row, TaskAdapter
+from heldout.adapters.step_environments import StepEval, StepSettings, seeds
 from heldout.environment import Reply
+from heldout.environments.episodes import ActionRefused
+from heldout.environments.stepped import RewardOf, text_action
 from heldout.errors import UNREADABLE, EnvironmentFailed, InvalidInput, ScoringFailed
 from heldout.store.fingerprint import describe_callable
 from heldout.types import Message, Metric, Sample, Score, ToolSpec, Trajectory
 
-SUPPORTED = ">=0.10,<0.11"
 LARGEST_SCHEMA = 4 * 2**20
 _CODE = re.compile(r"\(code: (\w+)\)\s*$")
 _OWN_FIELDS = {"reward", "done", "metadata"}
@@ -47,7 +40,7 @@ _OWN_FIELDS = {"reward", "done", "metadata"}
 
 def servers() -> dict[str, str | None]:
     """Return what can be listed of servers, which is how to name one."""
-    check_version("openenv", SUPPORTED, why="its protocol changes from version to version")
+    ADAPTER.check()
     return {"URL": "name the address of a server: heldout run openenv:http://127.0.0.1:8000"}
 
 
@@ -82,7 +75,7 @@ def from_openenv(
     Raises:
         InvalidInput: Nothing answers at the address, or the action needs a function.
     """
-    check_version("openenv", SUPPORTED, why="its protocol changes from version to version")
+    ADAPTER.check()
     # `heldout run` takes an eval as a path, which loses a slash.
     url = re.sub(r"^(https?):/+", r"\1://", url).rstrip("/")
     schema = _read_schema(url)
@@ -92,16 +85,12 @@ def from_openenv(
             Sample(sample.id, {"seed": sample.input["seed"]})
             for sample in seeds(str(schema.get("title") or "openenv"), range(seed, seed + size))
         ]
-    factory = StepEnvironments(
-        functools.partial(ServerSession, url=url),
-        act,
-        observe or observed_text,
-        system_prompt,
-        f"openenv {importlib.metadata.version('openenv')}",
-        passes_input=True,
-        is_elsewhere=True,
+    settings = StepSettings(
+        act, observe or observed_text, system_prompt, passes_input=True, is_elsewhere=True
     )
-    return define(factory, samples, reward, (), max_turns)
+    make_env = functools.partial(ServerSession, url=url)
+    made = StepEval(make_env, samples, settings, reward, (), max_turns, "openenv")
+    return made.definition()
 
 
 def observed_text(observation: Any) -> Any:
@@ -212,23 +201,49 @@ def from_sessions(
     Returns:
         The eval. Its reward is what `verify` says, whose numbers are metrics of weight 0.
     """
-    check_version("openenv", SUPPORTED, why="its protocol changes from version to version")
+    ADAPTER.check()
     if not callable(getattr(factory, "create", None)):
         raise InvalidInput(
             f"from_sessions takes a ResourceSessionFactory with create(task, seed, episode_id), "
             f"got {factory!r:.200}"
         )
-    return EvalDefinition(
-        tasks,
-        score_verified,
-        _no_messages,
-        SessionEnvironments(factory, system_prompt),
-        max_turns,
-    )
+    return SessionEval(factory, tasks, system_prompt, max_turns).definition()
 
 
-def _no_messages(sample: Sample) -> list[Message]:
-    return []
+class SessionEval(AdaptedEval):
+    """An eval of resource sessions, which are environments with tools of their own."""
+
+    name, package = "from_sessions", "openenv"
+    reads_metadata = True
+
+    def __init__(
+        self,
+        factory: Any,
+        tasks: Iterable[Sample],
+        system_prompt: str | None,
+        max_turns: int | None,
+    ) -> None:
+        self._factory, self._system_prompt, self.max_turns = factory, system_prompt, max_turns
+        self.samples = tasks  # type: ignore[assignment]  # the user's, with ids of their own
+
+    def rows(self) -> Iterable[Row]:
+        """Return nothing: the samples are there."""
+        return ()
+
+    def environment(self, sample: Sample) -> SessionEnvironment:
+        """Make an environment whose session is not created yet."""
+        return SessionEnvironment(self._factory, sample, self._system_prompt)
+
+    def score(self, trajectory: Trajectory, sample: Sample) -> Score:
+        """Score a session by what its `verify` said."""
+        return score_verified(trajectory, sample)
+
+    def identity(self) -> dict[str, Any]:
+        """Describe the factory."""
+        return {
+            "factory": describe_callable(self._factory.create),
+            "system_prompt": self._system_prompt,
+        }
 
 
 def score_verified(trajectory: Trajectory, sample: Sample) -> Score:
@@ -242,25 +257,6 @@ def score_verified(trajectory: Trajectory, sample: Sample) -> Score:
         raise ScoringFailed("verify gave no reward, which is not a reward of 0")
     metrics = [Metric("reward", outcome["reward"], 1.0)]
     return Score((*metrics, *(Metric(name, n) for name, n in outcome["metrics"].items())))
-
-
-class SessionEnvironments:
-    """Makes the environment of an attempt: a session of a factory."""
-
-    def __init__(self, factory: Any, system_prompt: str | None) -> None:
-        self.factory, self.system_prompt = factory, system_prompt
-
-    def __call__(self, sample: Sample) -> SessionEnvironment:
-        """Make an environment whose session is not created yet."""
-        return SessionEnvironment(self.factory, sample, self.system_prompt)
-
-    def identity(self) -> dict[str, Any]:
-        """Describe the factory."""
-        return {
-            "name": "from_sessions",
-            "factory": describe_callable(self.factory.create),
-            "system_prompt": self.system_prompt,
-        }
 
 
 class SessionEnvironment:
@@ -341,4 +337,13 @@ class SessionEnvironment:
             self._threads.close()
 
 
-__all__ = ["from_openenv", "from_sessions", "observed_text", "score_verified", "servers"]
+ADAPTER = TaskAdapter(
+    "openenv",
+    "openenv",
+    ">=0.10,<0.11",
+    from_openenv,
+    servers,
+    why="its protocol changes from version to version",
+)
+
+__all__ = ["ADAPTER", "from_openenv", "from_sessions", "observed_text", "score_verified", "servers"]

@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from heldout._core.versions import check_version
 from heldout._evals.rollout import EvalDefinition
+from heldout.adapters.seam import TaskAdapter
 from heldout.adapters.step_environments import from_step_env, seeds, worker_pool
 from heldout.errors import InvalidInput, WorkerError
 
-SUPPORTED = ">=0.7.4,<0.8"
 MOST_TURNS = 200
 """Model turns of a game that has no limit of its own."""
 BATCH = 10
@@ -59,7 +58,7 @@ def from_textarena(
         InvalidInput: There is no such game or parameter, it cannot be played by one player here, or
             there are fewer different games.
     """
-    check_version("textarena", SUPPORTED, why="newer ones may play otherwise")
+    ADAPTER.check()
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InvalidInput(f"size must be a whole number >= 1, got {size!r}")
     begun = _begin_different_games(name, config, size, seed)
@@ -86,7 +85,7 @@ def from_textarena(
 @functools.cache
 def games() -> Mapping[str, str | None]:
     """Return the games that are installed, with the reason where one cannot be played here."""
-    check_version("textarena", SUPPORTED, why="newer ones may play otherwise")
+    ADAPTER.check()
     found: dict[str, str | None] = worker_pool().run_sync(f"{_GAMES}:find_games", seconds=300)
     return found
 
@@ -129,4 +128,13 @@ def _explain(name: str, config: Mapping[str, Any], problem: WorkerError) -> str:
     return f"{name} could not be begun with {dict(config)}: {problem}"
 
 
-__all__ = ["from_textarena", "games"]
+ADAPTER = TaskAdapter(
+    "textarena",
+    "textarena",
+    ">=0.7.4,<0.8",
+    from_textarena,
+    games,
+    why="newer ones may play otherwise",
+)
+
+__all__ = ["ADAPTER", "from_textarena", "games"]

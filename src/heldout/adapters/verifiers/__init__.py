@@ -16,11 +16,9 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from heldout._core.versions import check_version
 from heldout._evals.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.adapters.seam import TaskAdapter
 from heldout.types import Sample
-
-SUPPORTED = ">=0.3,<0.4.1"
 
 
 def from_verifiers(source: Any, **arguments: Any) -> EvalDefinition:
@@ -89,11 +87,19 @@ def _stack(direction: str) -> Any:
 
 
 def _is_v1() -> bool:
-    why = "0.4.1 changes tasks and traces again"
-    installed = check_version("verifiers", SUPPORTED, why=why)
+    installed = ADAPTER.check()
     from packaging.version import Version  # which verifiers depends on
 
     return Version(installed).release >= (0, 4)
 
 
-__all__ = ["from_verifiers", "installed_ids", "to_verifiers"]
+ADAPTER = TaskAdapter(
+    "verifiers",
+    "verifiers",
+    ">=0.3,<0.4.1",
+    from_verifiers,
+    installed_ids,
+    why="0.4.1 changes tasks and traces again",
+)
+
+__all__ = ["ADAPTER", "from_verifiers", "installed_ids", "to_verifiers"]

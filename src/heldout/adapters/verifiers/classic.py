@@ -14,11 +14,9 @@ import hashlib
 import json
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -29,7 +27,8 @@ from heldout._core.chat.messages import message_of, to_chat_api
 from heldout._core.config import NO_TURN_LIMIT
 from heldout._evals.rollout import EvalDefinition
 from heldout._finish_reasons import LENGTH, STOP, TOOL_CALLS
-from heldout.adapters.verifiers.scores import finite, number_names, score_outcome
+from heldout.adapters.seam import Row
+from heldout.adapters.verifiers.scores import ScoredByVerifiers, finite, number_names
 from heldout.environment import Reply
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.store.fingerprint import describe_callable
@@ -77,27 +76,65 @@ def from_classic(
     members = list(_group_members(vf, vf_env))
     for env in members:
         _check_adaptable(vf, env)
-    samples = _make_samples(vf_env, split, metadata)
-    # What a resumed run must share: a changed reward function gives other rewards.
-    identity = _describe_environments(vf, members)
     # Resolved once, since a client made from a ClientConfig holds connections.
     if client is None:
         client = _refusing_client(vf)
     else:
         client = import_module("verifiers.clients").resolve_client(client)
-    make_environment = partial(
-        _environment, vf=vf, vf_env=vf_env, client=client, model=model, identity=identity
-    )
-    # A row is the whole task; of the metadata its environment sees the row's number alone.
-    make_environment.reads_metadata = False  # type: ignore[attr-defined]
+    made = ClassicEval(vf, vf_env, client, model, split, metadata)
+    # What a resumed run must share: a changed reward function gives other rewards.
+    made.source = _describe_environments(vf, members)
     limits = [env.max_turns for env in members]
-    return EvalDefinition(
-        samples,
-        partial(score_outcome, rubric=identity),
-        _no_messages,
-        make_environment,
-        max(limits) if min(limits) > 0 else NO_TURN_LIMIT,
-    )
+    made.max_turns = max(limits) if min(limits) > 0 else NO_TURN_LIMIT
+    return made.definition()
+
+
+class ClassicEval(ScoredByVerifiers):
+    """The rows of an environment's dataset. A row is the whole task, but for its number."""
+
+    def __init__(
+        self, vf: Any, env: Any, client: Any, model: str, split: str, metadata: Sequence[str]
+    ) -> None:
+        self.name = f"verifiers:{type(env).__name__}"
+        self._vf, self._env, self._client, self._model = vf, env, client, model
+        self._split, self._metadata = split, metadata
+
+    def rows(self) -> Iterator[Row]:
+        """Return the rows of the dataset."""
+        env, split, metadata = self._env, self._split, self._metadata
+        if split not in ("eval", "train"):
+            raise InvalidInput(f"split must be 'eval' or 'train', got {split!r}")
+        dataset = env.build_eval_dataset() if split == "eval" else env.build_dataset()
+        if dataset is None:
+            other = "train" if split == "eval" else "eval"
+            raise InvalidInput(
+                f"{type(env).__name__} has no {split} dataset; to use its other one, say "
+                f"split={other!r}"
+            )
+        for column in metadata:
+            if column not in dataset.column_names:
+                raise InvalidInput(
+                    f"metadata: the dataset has no column {column!r}; it has {dataset.column_names}"
+                )
+        for row in dataset.to_list():
+            # Its number is no part of a question: rows that are equal otherwise are copies of one.
+            # A dataset may bring numbers of its own, and use one twice.
+            number = row.pop("example_id")
+            about = {column: row[column] for column in metadata if column != "example_id"}
+            info = row.get("info")
+            route = info.get("env_id") if isinstance(info, dict) else None
+            if route:
+                about["env_id"] = "/".join(route) if isinstance(route, list) else route
+            about["example_id"] = number
+            yield Row(row, row.get("answer"), about, str(number))
+
+    def environment(self, sample: Sample) -> VerifiersEnvironment:
+        """Make the environment of a row; of a group, that of its member."""
+        env, row = self._env, {**sample.input, "example_id": sample.metadata["example_id"]}
+        while isinstance(env, self._vf.EnvGroup):
+            name, row, _ = env._route_child_input(row)
+            env = env.get_env_for_name(name)
+        return VerifiersEnvironment(self._vf, env, row, self._client, self._model)
 
 
 # --- The environment and its dataset ------------------------------------------------------------
@@ -186,53 +223,6 @@ def _describe_environments(vf: Any, envs: Sequence[Any]) -> str:
             parts += [describe_callable(type(rubric)), [float(w) for w in rubric.weights]]
             parts += [describe_callable(function) for function in rubric.funcs]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def _make_samples(env: Any, split: str, metadata: Sequence[str]) -> list[Sample]:
-    if split not in ("eval", "train"):
-        raise InvalidInput(f"split must be 'eval' or 'train', got {split!r}")
-    dataset = env.build_eval_dataset() if split == "eval" else env.build_dataset()
-    if dataset is None:
-        other = "train" if split == "eval" else "eval"
-        raise InvalidInput(
-            f"{type(env).__name__} has no {split} dataset; to use its other one, say "
-            f"split={other!r}"
-        )
-    for column in metadata:
-        if column not in dataset.column_names:
-            raise InvalidInput(
-                f"metadata: the dataset has no column {column!r}; it has {dataset.column_names}"
-            )
-    samples = []
-    occurrences: Counter[Any] = Counter()
-    for row in dataset.to_list():
-        # Its number is no part of a question: rows that are equal otherwise are copies of one.
-        number = row.pop("example_id")
-        occurrences[number] += 1
-        # A dataset may bring example ids of its own, and use one twice.
-        suffix = f"#{occurrences[number]}" if occurrences[number] > 1 else ""
-        about = {column: row[column] for column in metadata if column != "example_id"}
-        info = row.get("info")
-        route = info.get("env_id") if isinstance(info, dict) else None
-        if route:
-            about["env_id"] = "/".join(route) if isinstance(route, list) else route
-        about["example_id"] = number
-        samples.append(Sample(f"{number}{suffix}", row, row.get("answer"), about))
-    return samples
-
-
-def _no_messages(sample: Sample) -> list[Message]:
-    return []
-
-
-def _environment(
-    sample: Sample, *, vf: Any, vf_env: Any, client: Any, model: str, identity: str
-) -> VerifiersEnvironment:
-    env, row = vf_env, {**sample.input, "example_id": sample.metadata["example_id"]}
-    while isinstance(env, vf.EnvGroup):
-        name, row, _ = env._route_child_input(row)
-        env = env.get_env_for_name(name)
-    return VerifiersEnvironment(vf, env, row, client, model)
 
 
 @functools.cache

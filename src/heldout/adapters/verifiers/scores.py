@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+from heldout.adapters.seam import AdaptedEval
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.types import METRIC_SUFFIXES, Metric, Sample, Score, Trajectory
 
@@ -18,19 +19,31 @@ REWARD = "reward"
 """The metric that carries the environment's weighted sum."""
 
 
-def score_outcome(trajectory: Trajectory, sample: Sample, *, rubric: str) -> Score:
-    """Return the rubric's result, which the environment left in the trajectory's outcome."""
-    outcome = trajectory.outcome
-    if outcome is None or not {"reward", "metrics", "weights"} <= set(outcome):
-        raise InvalidInput(
-            "this trajectory holds no result of a verifiers rubric; run it with "
-            "environment_factory=ev.environment_factory"
+class ScoredByVerifiers(AdaptedEval):
+    """An eval whose rollouts leave what verifiers made of them in the trajectory's outcome."""
+
+    package = "verifiers"
+    copies = "#"
+    source: str
+    """A fingerprint of everything that decides what happens and what it scores."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fingerprint."""
+        return {"source": self.source}
+
+    def score(self, trajectory: Trajectory, sample: Sample) -> Score:
+        """Return the package's reward, bit for bit, and its other numbers with weight 0."""
+        outcome = trajectory.outcome
+        if outcome is None or not {"reward", "metrics", "weights"} <= set(outcome):
+            raise InvalidInput(
+                "this trajectory holds no result of a verifiers rubric; run it with "
+                "environment_factory=ev.environment_factory"
+            )
+        tracked = (
+            Metric(name, value, metadata={"weight": outcome["weights"][name]})
+            for name, value in outcome["metrics"].items()
         )
-    tracked = (
-        Metric(name, value, metadata={"weight": outcome["weights"][name]})
-        for name, value in outcome["metrics"].items()
-    )
-    return Score((Metric(REWARD, outcome["reward"], weight=1.0), *tracked))
+        return Score((Metric(REWARD, outcome["reward"], weight=1.0), *tracked))
 
 
 def finite(name: str, value: Any) -> float:

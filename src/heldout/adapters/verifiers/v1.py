@@ -12,9 +12,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import verifiers.v1 as vf
@@ -27,7 +25,8 @@ from verifiers.v1.utils.decorators import discover_decorated
 
 from heldout._core.config import NO_TURN_LIMIT
 from heldout._evals.rollout import EvalDefinition
-from heldout.adapters.verifiers.scores import score_outcome
+from heldout.adapters.seam import Conversation, Row
+from heldout.adapters.verifiers.scores import ScoredByVerifiers
 from heldout.adapters.verifiers.v1_chat import ChatHarness
 from heldout.adapters.verifiers.v1_rollout import (
     CLIENT,
@@ -37,10 +36,9 @@ from heldout.adapters.verifiers.v1_rollout import (
     LoopServers,
     run_task,
 )
-from heldout.environments.driven import Driven
 from heldout.errors import InvalidInput
 from heldout.store.fingerprint import describe_callable
-from heldout.types import Message, Sample
+from heldout.types import Sample
 
 REFUSED = {
     "BestOfNEnv": "it compares several attempts; heldout repeats samples itself (`repeats`)",
@@ -86,7 +84,6 @@ def from_v1(
     tasks = _take_tasks(taskset, limit)
     for task in tasks:
         _check_task(task, chosen, shared, rewarded=type(env) not in (type(None), vf.SingleAgentEnv))
-    samples = list(_make_samples(tasks, metadata))
     # `chosen` is put in its place when it runs; its own may have no id to be found by.
     spec = spec.model_copy(update={"harness": vf.harness_config_type("null")(id="null")})
     runner: Any
@@ -98,44 +95,43 @@ def from_v1(
         config = env.config.model_copy(update={**local, "retries": vf.RetryConfig()})
         runner = EnvRunner(type(env)(config), role, chosen)
     identity = _identify(env, taskset, tasks, chosen, shared)
-    by_id = dict(zip((sample.id for sample in samples), tasks, strict=True))
-    return EvalDefinition(
-        samples,
-        functools.partial(score_outcome, rubric=identity["source"]),
-        _no_messages,
-        V1Environments(by_id, LoopServers(runner), identity),
-        spec.max_turns or NO_TURN_LIMIT,
-    )
+    name = f"verifiers:{type(taskset).__name__}"
+    limit_of_turns = spec.max_turns or NO_TURN_LIMIT
+    return V1Eval(name, tasks, metadata, LoopServers(runner), identity, limit_of_turns).definition()
 
 
-class V1Environments:
-    """Makes a sample's environment: the rollout of its task."""
-
-    reads_metadata = False
+class V1Eval(ScoredByVerifiers):
+    """The tasks of a taskset, each of which is run by its harness."""
 
     def __init__(
-        self, tasks: dict[str, Any], servers: LoopServers, identity: dict[str, str]
+        self,
+        name: str,
+        tasks: Sequence[Any],
+        metadata: Sequence[str],
+        servers: LoopServers,
+        source: str,
+        max_turns: int,
     ) -> None:
-        self._tasks, self._servers, self._identity = tasks, servers, identity
+        self.name, self.source, self.max_turns = name, source, max_turns
+        self._tasks, self._metadata, self._servers = tasks, metadata, servers
 
-    def __call__(self, sample: Sample) -> Driven:
-        """Make the environment of a sample.
+    def rows(self) -> Iterator[Row]:
+        """Return the tasks: an id is the task's own, or a hash of its content."""
+        for task in self._tasks:
+            data = task.data.model_dump(mode="json", exclude={"idx"}, exclude_defaults=True)
+            for field in self._metadata:
+                if field not in (fields := type(task.data).model_fields):
+                    known = [name for name in fields if name not in OWN_FIELDS]
+                    raise InvalidInput(
+                        f"metadata: tasks have no field {field!r}; they have {known}"
+                    )
+            about = {**{field: data.get(field) for field in self._metadata}, "idx": task.data.idx}
+            own = task.data.id or task.data.name
+            yield Row(data, data.get("answer"), about, own, stem="task", source=task)
 
-        Raises:
-            InvalidInput: The sample is not one of this taskset.
-        """
-        task = self._tasks.get(sample.id)
-        if task is None:
-            raise InvalidInput(f"the taskset has no task for the sample {sample.id!r}")
-        return Driven.of(functools.partial(run_task, task=task, servers=self._servers))
-
-    def identity(self) -> dict[str, str]:
-        """Return what a resumed run must share."""
-        return self._identity
-
-
-def _no_messages(sample: Sample) -> list[Message]:
-    return []
+    async def converse(self, sample: Sample, conversation: Conversation) -> dict[str, Any]:
+        """Run the rollout of a task."""
+        return await run_task(conversation, task=self.source_of(sample), servers=self._servers)
 
 
 # --- Taskset, environment, harness --------------------------------------------------------------
@@ -321,7 +317,7 @@ def _check_toolset(toolset: Any) -> None:
         )
 
 
-# --- Samples and identity -----------------------------------------------------------------------
+# --- Tasks and identity -----------------------------------------------------------------------
 
 
 def _take_tasks(taskset: Any, limit: int | None) -> list[Any]:
@@ -343,28 +339,9 @@ def _take_tasks(taskset: Any, limit: int | None) -> list[Any]:
     return tasks
 
 
-def _make_samples(tasks: Sequence[Any], metadata: Sequence[str]) -> Iterator[Sample]:
-    """Make a sample of each task: its id is the task's own, or a hash of its content."""
-    taken: Counter[str] = Counter()
-    for task in tasks:
-        data = task.data.model_dump(mode="json", exclude={"idx"}, exclude_defaults=True)
-        for field in metadata:
-            if field not in type(task.data).model_fields:
-                known = [name for name in type(task.data).model_fields if name not in OWN_FIELDS]
-                raise InvalidInput(f"metadata: tasks have no field {field!r}; they have {known}")
-        name = task.data.id or task.data.name
-        if name is None:
-            content = json.dumps(data, sort_keys=True).encode()
-            name = f"task-{hashlib.sha256(content).hexdigest()[:12]}"
-        taken[name] += 1
-        suffix = f"#{taken[name]}" if taken[name] > 1 else ""
-        about = {field: data.get(field) for field in metadata}
-        yield Sample(f"{name}{suffix}", data, data.get("answer"), {**about, "idx": task.data.idx})
-
-
 def _identify(
     env: Any, taskset: Any, tasks: Sequence[Any], harness: Any, shared: Sequence[Any]
-) -> dict[str, str]:
+) -> str:
     """Return a fingerprint of everything that decides what happens and what it scores."""
     task = tasks[0]
     things = [env, taskset, task, harness, *task.toolsets(task.config), *shared]
@@ -377,11 +354,7 @@ def _identify(
         hooks = task.hooks(kind)
         parts += [[kind, hook.__name__, describe_callable(hook)] for hook in hooks]
     content = json.dumps(parts, sort_keys=True, default=str).encode()
-    return {
-        "name": type(taskset).__name__,
-        "verifiers": version("verifiers"),
-        "source": hashlib.sha256(content).hexdigest()[:16],
-    }
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _dump(config: Any) -> Any:

@@ -188,7 +188,7 @@ class AsyncEvalDispatcher:
         self,
         *,
         run_dir: str | Path | None = None,
-        loggers: Sequence[Logger | LogsMetrics] | Loggers = (),
+        loggers: Sequence[Logger | LogsMetrics | str] | Loggers = (),
         max_pending: int = 8,
         when_full: WhenFull = "skip",
         max_running: int | None = None,

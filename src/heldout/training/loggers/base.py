@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Protocol, TextIO, TypeVar, cast
 
+from heldout._core.plugins import find_plugins, load_plugin
 from heldout.errors import InvalidInput, printable_error
 
 log = logging.getLogger("heldout")
@@ -120,14 +121,14 @@ class Loggers:
 
     Args:
         loggers: Objects with `log(name, step, fields)` and `close()`, or `log_metrics(metrics,
-            step)`.
+            step)`; or names, such as "wandb", of heldout's own and of plugins.
         capacity: How many results may wait for one logger; further ones are dropped and counted.
 
     Raises:
         InvalidInput: One of them is not a logger, or `capacity` is below 1.
     """
 
-    def __init__(self, *loggers: Logger | LogsMetrics, capacity: int = 1000) -> None:
+    def __init__(self, *loggers: Logger | LogsMetrics | str, capacity: int = 1000) -> None:
         if capacity < 1:
             raise InvalidInput(f"capacity must be a whole number >= 1, got {capacity!r}")
         self._pid = os.getpid()
@@ -289,15 +290,20 @@ class _LoggerThread:
         log.warning(message, self._name, reason, exc_info=problem)
 
 
-def checked_loggers(loggers: Iterable[Logger | LogsMetrics]) -> tuple[Logger, ...]:
-    """Return a list of loggers; InvalidInput, with a hint, if something else is in it."""
-    if not isinstance(loggers, Iterable):
+def checked_loggers(loggers: Iterable[Logger | LogsMetrics | str]) -> tuple[Logger, ...]:
+    """Return a list of loggers; InvalidInput, with a hint, if something else is in it.
+
+    A text names one of heldout's own or a plugin's, which is made.
+    """
+    if not isinstance(loggers, Iterable) or isinstance(loggers, str):
         raise InvalidInput(f"loggers must be a list: [logger], got {loggers!r:.100}")
     return tuple(map(_as_logger, loggers))
 
 
 def _as_logger(logger: Any) -> Logger:
     hint = ""
+    if isinstance(logger, str):
+        logger = _find_logger(logger)()
     if isinstance(logger, type):
         hint = f". It is a class: make one, {logger.__name__}(…)"
     elif callable(getattr(logger, "log", None)) and callable(getattr(logger, "close", None)):
@@ -310,6 +316,15 @@ def _as_logger(logger: Any) -> Logger:
         "a logger has log(name, step, fields) and close(), or log_metrics(metrics, step), got "
         f"{logger!r:.100}{hint}"
     )
+
+
+def _find_logger(name: str) -> Callable[[], Any]:
+    """Return what makes the logger of a name, heldout's own or a plugin's."""
+    registered = find_plugins("heldout.loggers")
+    if name not in registered:
+        known = ", ".join(sorted(registered))
+        raise InvalidInput(f"there is no logger {name!r}; there are {known}")
+    return load_plugin("heldout.loggers", name, registered[name])  # type: ignore[no-any-return]
 
 
 def split_fields(fields: Fields) -> tuple[dict[str, float | int], dict[str, str]]:

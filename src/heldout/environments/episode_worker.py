@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from heldout.adapters.step_environments.episode import EpisodeStep, StepEpisode
+from heldout.environments.episodes import EpisodeStep, StepEpisode
 from heldout.types import Sample
 
 MOST_KEPT = 64
