@@ -3,6 +3,7 @@
 summarize, group_by    over any results
 pass_at_k, pass_hat_k  one of k attempts, all of k attempts
 count_three_way        correct, incorrect and not attempted, with F1 (three-way judges)
+check_eval             do an eval's own answers pass, and no others?
 check_judge            a judge against human labels, and against itself
 aggregate              several training runs over several tasks (score_matrix)
 compare                is B better than A?
@@ -18,6 +19,7 @@ from __future__ import annotations
 from heldout.analysis._comparability import DIFFERENCE_KINDS, Mismatch
 from heldout.analysis.aggregation import Aggregates, ScoreMatrix, aggregate, score_matrix
 from heldout.analysis.comparison import Change, Comparison, Side, compare
+from heldout.analysis.eval_check import EvalCheck, Finding, check_eval
 from heldout.analysis.gating import Check, Gate, Reading, SampleAttempts, gate
 from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
 from heldout.analysis.passes import group_by, pass_at_k, pass_hat_k, summarize
@@ -30,6 +32,8 @@ __all__ = [
     "Change",
     "Check",
     "Comparison",
+    "EvalCheck",
+    "Finding",
     "Gate",
     "JudgeCheck",
     "LabelledAnswer",
@@ -41,6 +45,7 @@ __all__ = [
     "Side",
     "ThreeWayCounts",
     "aggregate",
+    "check_eval",
     "check_judge",
     "compare",
     "count_three_way",

@@ -1,4 +1,4 @@
-"""`heldout check`: is a judge, a chat template or a sandbox fit for use?"""
+"""`heldout check`: is an eval, a judge, a chat template or a sandbox fit for use?"""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from heldout.analysis.judge_check import (
     labels_of_notes,
     read_labels,
 )
+from heldout.cli._check_eval import eval_command
 from heldout.cli._load import describe_error, load_object
 from heldout.cli._options import count_option, json_option, parse_value
 from heldout.cli._tables import as_line, as_text, decide, make_console, print_json, print_report
@@ -53,6 +54,9 @@ LISTED = 3
 @click.group("check")
 def command() -> None:
     """Check what an eval or a training run depends on."""
+
+
+command.add_command(eval_command)
 
 
 # --- check judge --------------------------------------------------------------------------------

@@ -51,7 +51,10 @@ GROUPS = {
         "agent": ("agent", "Evaluate an agent over a fixed number of episodes."),
     },
     "Judges and tools": {
-        "check": ("check", "Check a judge against labels, a chat template, or the sandbox."),
+        "check": (
+            "check",
+            "Check an eval, a judge, a chat template, or the sandbox.",
+        ),
         "tool-calls": ("tool_calls", "Send a file of requests, and check the tool calls."),
     },
     "Housekeeping": {

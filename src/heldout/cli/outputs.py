@@ -15,7 +15,16 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from heldout.analysis import Check, Comparison, Gate, Plan, SampleAttempts, Side
+from heldout.analysis import (
+    Check,
+    Comparison,
+    EvalCheck,
+    Finding,
+    Gate,
+    Plan,
+    SampleAttempts,
+    Side,
+)
 from heldout.analysis.comparison import Change
 from heldout.sandbox.probes import BackendStatus, SandboxProbe
 from heldout.stats.differences import PairedDifference, SliceDifference
@@ -484,6 +493,12 @@ class ExportOutput(msgspec.Struct):
     path: str
 
 
+CheckEvalOutput = define(
+    "CheckEvalOutput",
+    "One object; the exit code is 1 if a reference does not pass.",
+    fields_of(EvalCheck),
+    findings=list_of(define("FindingOutput", "What is wrong with a sample.", fields_of(Finding))),
+)
 UNDECIDED = ("error", "agent-error", "sql")
 """Outputs without a decision: why there is none, and rows of columns that a query names."""
 _PRINTED: dict[str, Any] = {
@@ -513,6 +528,7 @@ _PRINTED: dict[str, Any] = {
     "agent-skipped": AgentSkippedOutput,
     "agent-error": AgentFailureOutput,
     "tool-calls": ToolCallsOutput,
+    "check eval": CheckEvalOutput,
     "check judge": CheckJudgeOutput,
     "check template": CheckTemplateOutput,
     "check sandbox": CheckSandboxOutput,
