@@ -168,7 +168,7 @@ def _given_options(context: click.Context, folder: Path) -> list[str]:
     words: list[str] = []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        own = parameter.name in ("file", "remote", "gpu_id", "working_dir", "copy_to")
+        own = parameter.name in ("files", "remote", "gpu_id", "working_dir", "copy_to")
         if own or source is not click.core.ParameterSource.COMMANDLINE:
             continue
         value = context.params[parameter.name or ""]

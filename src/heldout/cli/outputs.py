@@ -220,6 +220,21 @@ class RunOutput(SummaryOutput):
     usage: RunUsage | None
 
 
+class FailedEvalOutput(msgspec.Struct):
+    """An eval that could not be run."""
+
+    file: str
+    kind: Annotated[str, about("the class of the error")]
+    message: str
+
+
+class RunSeveralOutput(msgspec.Struct):
+    """One object, where several evals are run."""
+
+    runs: Annotated[list[RunOutput], about("of each eval that ran, what is printed of one")]
+    failures: list[FailedEvalOutput]
+
+
 ListOutput = define(
     "ListOutput",
     "One object per line and run.",
@@ -504,6 +519,7 @@ UNDECIDED = ("error", "agent-error", "sql")
 _PRINTED: dict[str, Any] = {
     "error": FailureOutput,
     "run": RunOutput,
+    "run-several": RunSeveralOutput,
     "tasks": TasksOutput,
     "import": ImportOutput,
     "export": ExportOutput,

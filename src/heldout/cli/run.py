@@ -69,7 +69,9 @@ class _RunCommand(click.Command):
     "temperature is short for sampling.temperature. sampling.stop takes a comma-separated list, or "
     "a JSON list of strings.",
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 @click.option(
     "--model",
     "endpoint",
@@ -138,7 +140,7 @@ class _RunCommand(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 @cluster_options
 def command(
-    file: Path,
+    files: tuple[Path, ...],
     config_file: Path | None,
     settings: tuple[str, ...],
     parameters: tuple[str, ...],
@@ -147,7 +149,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run the eval in FILE and print its report.
+    """Run the eval in FILE and print its report; of several, run all and print a table.
 
     FILE is Python, or a module that can be imported, such as heldout.examples.capitals. It defines
     load_dataset() and score_fn(trajectory, sample), and may define config, prepare_messages and
@@ -156,11 +158,10 @@ def command(
     lists them.
 
     Each run gets a directory of its own, outputs/evals/NAME/TIME; NAME then means the latest.
+
+    Of several files each is read before the first one is run. One that fails does not keep the
+    others from running, and the exit code is that of the worst.
     """
-    import asyncio
-
-    from heldout._evals.engine import evaluate
-
     if overwrite and options["resume"]:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
     cluster = ClusterOptions(
@@ -168,34 +169,79 @@ def command(
     )
     cluster.check()
     if cluster.remote is not None:
-        run_as_job(cluster, file)
-    with stdout_for_json(as_json):
-        eval_file = load_eval_file(file)
-        request = RunRequest.of(config_file, settings, parameters, ids, options)
-        if options["resume"]:
-            request = complete_request(request, eval_file.config, config_file)
-        config = configure(eval_file.config, request.settings)
-        if config.endpoint is None:  # said before the dataset is loaded
-            from heldout.models.choice import missing_model
+        if len(files) > 1:
+            raise click.UsageError("a job on a cluster runs one eval; submit one for each")
+        run_as_job(cluster, files[0])
+    if len(files) > 1:
+        from heldout.cli import _run_many as many
 
-            run_file = f"heldout run {shlex.quote(str(file))} --model"
-            raise missing_model(f"{file} names no model", lambda model: f"{run_file} {model}")
-        definition = eval_file.define(request.dataset, request.ids)
-        earlier = None
-        if overwrite:
-            with suppress(RunDirectoryError):  # there is none
-                earlier = runs.find_latest(Path(config.output_dir) / (config.experiment_name or ""))
-        with run_directory(config) as config:
-            report = asyncio.run(evaluate(definition, config, executor=cluster.executor))
+        given = options["experiment_name"] is not None, bool(ids)
+        many.refuse_options_of_one(*given)
+        with stdout_for_json(as_json):
+            prepared = [_prepare(f, config_file, settings, parameters, (), options) for f in files]
+            outcomes = many.run_each(prepared, lambda each: _run(each, overwrite, cluster))
+        many.print_outcomes(outcomes, as_json)
+    with stdout_for_json(as_json):
+        prepared_run = _prepare(files[0], config_file, settings, parameters, ids, options)
+        report = _run(prepared_run, overwrite, cluster)
+    if prepared_run.config.cache:
+        _print_cache_use(report)
+    print_run(report, as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """An eval with everything that a command line asks of it; nothing has run."""
+
+    file: Path
+    eval_file: EvalFile
+    request: RunRequest
+    config: EvalConfig
+
+
+def _prepare(
+    file: Path,
+    config_file: Path | None,
+    settings: Iterable[str],
+    parameters: Iterable[str],
+    ids: tuple[str, ...],
+    options: Mapping[str, Any],
+) -> PreparedRun:
+    """Read an eval file and what it is to be run with."""
+    eval_file = load_eval_file(file)
+    request = RunRequest.of(config_file, settings, parameters, ids, options)
+    if options["resume"]:
+        request = complete_request(request, eval_file.config, config_file)
+    config = configure(eval_file.config, request.settings)
+    if config.endpoint is None:  # said before the dataset is loaded
+        from heldout.models.choice import missing_model
+
+        run_file = f"heldout run {shlex.quote(str(file))} --model"
+        raise missing_model(f"{file} names no model", lambda model: f"{run_file} {model}")
+    return PreparedRun(file, eval_file, request, config)
+
+
+def _run(prepared: PreparedRun, overwrite: bool, cluster: ClusterOptions) -> EvalReport:
+    """Run an eval in a directory of its own."""
+    import asyncio
+
+    from heldout._evals.engine import evaluate
+
+    config = prepared.config
+    definition = prepared.eval_file.define(prepared.request.dataset, prepared.request.ids)
+    earlier = None
+    if overwrite:
+        with suppress(RunDirectoryError):  # there is none
+            earlier = runs.find_latest(Path(config.output_dir) / (config.experiment_name or ""))
+    with run_directory(config) as config:
+        report = asyncio.run(evaluate(definition, config, executor=cluster.executor))
     if earlier is not None:
         from heldout.cli.list import remove_run
 
         with suppress(RunBusy):  # another process writes it
             remove_run(earlier)
     cluster.copy(report.path)
-    if config.cache:
-        _print_cache_use(report)
-    print_run(report, as_json)
+    return report
 
 
 @contextmanager
