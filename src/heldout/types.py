@@ -355,6 +355,10 @@ class Timing:
     `turn_seconds` are those of each model turn, from when it was asked for until it was there, so
     with retries and waiting for others of its batch; `reply_seconds` those of the environment's
     reply to each. None where that was not measured: nowhere, or for one turn.
+
+    `retry_seconds` are the part of `turn_seconds` that went into requests which failed and were
+    made again, with the waits between them; `score_seconds` those of the score function, its judges
+    included. None where that was not measured.
     """
 
     seconds: float
@@ -363,6 +367,8 @@ class Timing:
     cached_turns: int = 0
     turn_seconds: tuple[float | None, ...] | None = None
     reply_seconds: tuple[float | None, ...] | None = None
+    retry_seconds: float | None = None
+    score_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

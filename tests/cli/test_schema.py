@@ -32,6 +32,7 @@ PRINTED = [
     ("show", ["show", "six"]),
     ("show-items", ["show", "six", "--failures", "2"]),
     ("show-slices", ["show", "six", "--by", "topic"]),
+    ("show-time", ["show", "six", "--time"]),
     ("sql", ["sql", "six", "select sample_id from results"]),
     ("compare", ["compare", "six@1", "six@2", "--by", "topic"]),
     ("gate", ["gate", "six@1", "--min-mean", "0.1"]),

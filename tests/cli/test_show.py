@@ -567,3 +567,11 @@ def test_a_report_labels_its_start_its_end_and_its_duration(
     assert "UTC, ended 2026-11-17 11:11:00, duration 1 d" in heldout("show", "six").out
     (path / "run.json").write_text(json.dumps(stored | times | {"finished": None}))
     assert "started 2026-11-16 11:10:59 UTC, not ended" in heldout("show", "six").out
+
+
+def test_where_the_time_went_is_shown(finished: Outcome, heldout: Heldout) -> None:
+    outcome = heldout("show", "six", "--time")
+    assert outcome.code == 0
+    for word in ("model", "retries", "environment", "scoring", "other", "slowest", "6 requests"):
+        assert word in outcome.out
+    assert heldout("show", "six", "--time", "--where", "reward > 0").code == 2

@@ -118,8 +118,9 @@ def test_a_runs_numbers_are_those_of_show(
         assert " ".join(row[0].split()) in printed
         assert row[1] in printed
         assert row[2] in printed
+    timed = " ".join(command("show", folder / name, "--time").split())
     for line in lines_of([*run["notes"], *run["about"]]):
-        assert line in printed
+        assert line in printed or line.removeprefix("Time: ") in timed
 
 
 def test_an_unfinished_run_says_so(pages: Pages) -> None:

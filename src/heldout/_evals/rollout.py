@@ -293,6 +293,10 @@ class AttemptState:
     """Of each model turn; None where a stopped run did not save it."""
     reply_seconds: list[float | None] = field(default_factory=list)
     """Of the environment's reply to each."""
+    retry_seconds: float = 0.0
+    """What requests that failed and were made again took, with the waits."""
+    score_seconds: float | None = None
+    """What the score function took."""
     restored_turns: int = 0
     """Model turns that a stopped run had made and saved."""
     seconds_before: float = 0.0
@@ -408,7 +412,11 @@ class Attempt:
         try:
             if trajectory is None:
                 trajectory = await self._roll_out_sample()
-            score = await self._score(trajectory)
+            begun = time.perf_counter()
+            try:
+                score = await self._score(trajectory)
+            finally:
+                state.score_seconds = _seconds_since(begun)
         # sys.exit() in a tool or a score function ends nothing but its attempt.
         except (Exception, SystemExit, BaseExceptionGroup) as raised:
             if isinstance(raised, BaseExceptionGroup) and raised.subgroup(KeyboardInterrupt):
@@ -446,6 +454,8 @@ class Attempt:
             state.cached_turns,
             tuple(state.turn_seconds),
             tuple(state.reply_seconds),
+            round(state.retry_seconds, 6),
+            state.score_seconds,
         )
         score = score if error is None else None
         stage = None if error is None else state.stage
@@ -668,11 +678,13 @@ class EndpointPolicy:
     rates: Rate | None = None
     """Rates given continuations, where the endpoint can."""
     last_failure: TransientError | None = None
+    _asked_at: float | None = None
+    """When the last request of this turn was made; None before the first."""
 
     async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
         """Make one model turn, with retries."""
         sampling = self.sampling.for_turn(len(self.state.model_turns))
-
+        self._asked_at = None
         request = partial(self._count, lambda: self.complete(messages, sampling, tools))
         completion = await with_retries(request, self.retries)
         self.state.requests -= completion.cached  # then there was none
@@ -686,6 +698,7 @@ class EndpointPolicy:
         rates = self.rates
         if rates is None:
             raise FatalEndpointError("this endpoint does not tell the likelihood of given texts")
+        self._asked_at = None
         request = partial(self._count, lambda: rates(continuations))
         rating = await with_retries(request, self.retries)
         if len(rating.likelihoods) != len(continuations):
@@ -697,6 +710,10 @@ class EndpointPolicy:
 
     async def _count(self, request: Callable[[], Awaitable[Replied]]) -> Replied:
         """Make a request, count it, and remember its failure."""
+        now = time.perf_counter()
+        if self._asked_at is not None:  # it was made before, and failed
+            self.state.retry_seconds += now - self._asked_at
+        self._asked_at = now
         self.state.requests += 1
         try:
             return await request()

@@ -8,6 +8,7 @@ check_judge            a judge against human labels, and against itself
 aggregate              several training runs over several tasks (score_matrix)
 compare                is B better than A?
 gate                   may B replace A?
+time_use               where time, tokens and money went
 plan                   how many samples it takes to see a difference
 
 Loaded reports go in; values come out, with what makes them incomparable as an error. The statistics
@@ -25,6 +26,7 @@ from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge
 from heldout.analysis.passes import group_by, pass_at_k, pass_hat_k, summarize
 from heldout.analysis.power import Plan, plan
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
+from heldout.analysis.time_use import SlowAttempt, StageUse, TimeUse, time_use
 
 __all__ = [
     "DIFFERENCE_KINDS",
@@ -43,7 +45,10 @@ __all__ = [
     "SampleAttempts",
     "ScoreMatrix",
     "Side",
+    "SlowAttempt",
+    "StageUse",
     "ThreeWayCounts",
+    "TimeUse",
     "aggregate",
     "check_eval",
     "check_judge",
@@ -57,4 +62,5 @@ __all__ = [
     "read_labels",
     "score_matrix",
     "summarize",
+    "time_use",
 ]

@@ -26,6 +26,7 @@ from heldout.analysis import (
     Side,
 )
 from heldout.analysis.comparison import Change
+from heldout.analysis.time_use import SlowAttempt, StageUse, TimeUse
 from heldout.sandbox.probes import BackendStatus, SandboxProbe
 from heldout.stats.differences import PairedDifference, SliceDifference
 from heldout.store.error_counts import ErrorCount
@@ -303,6 +304,13 @@ class ShowSlicesOutput(SummaryOutput):
     slice: Annotated[dict[str, Any], about("values by key")]
 
 
+ShowTimeOutput = define(
+    "ShowTimeOutput",
+    "One object, with --time.",
+    fields_of(TimeUse),
+    stages=list_of(define("StageOutput", "What a stage took.", fields_of(StageUse))),
+    slowest=list_of(define("SlowAttemptOutput", "A slow attempt.", fields_of(SlowAttempt))),
+)
 CompareOutput = define(
     "CompareOutput",
     "One object.",
@@ -529,6 +537,7 @@ _PRINTED: dict[str, Any] = {
     "show-curve": ShowCurveOutput,
     "show-items": ShowItemsOutput,
     "show-slices": ShowSlicesOutput,
+    "show-time": ShowTimeOutput,
     "sql": Annotated[dict[str, Any], about("One object per line and row: values by column.")],
     "compare": CompareOutput,
     "gate": GateOutput,

@@ -79,6 +79,9 @@ TEXT_STYLES = {"error": "red", "extracted": "dim", "judge": "dim", "reasoning": 
 )
 @click.option("--cluster", metavar="KEY", help="Cluster error bars by this key, such as sample_id.")
 @click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
+@click.option(
+    "--time", "of_time", is_flag=True, help="Where time, tokens and money went, by stage."
+)
 @format_options
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
 @click.option("--effect", type=float, help="Of a curve: the smallest gain worth having.")
@@ -100,6 +103,7 @@ def command(
     pass_at: tuple[int, ...],
     cluster: str | None,
     where: str | None,
+    of_time: bool,
     format: str | None,
     step: int | None,
     **terms: float | None,
@@ -115,7 +119,8 @@ def command(
 
     verdicts = {key: value for key, value in terms.items() if value is not None}
     items = {"--failures": failures, "--passes": passes, "--sample": samples}
-    modes = [o for o, value in {**items, "--by": by, "--pass-at": pass_at}.items() if value]
+    given = {**items, "--by": by, "--pass-at": pass_at, "--time": of_time}
+    modes = [option for option, value in given.items() if value]
     if len(modes) > 1 or (cluster is not None and any(items.values())):
         raise click.UsageError(f"{' and '.join([*modes, '--cluster'][:2])} do not go together")
     curve = find_curve(run)
@@ -128,8 +133,12 @@ def command(
     of_curve = [*(["step"] if step is not None else []), *verdicts]
     if curve is None and of_curve:
         raise InvalidInput(f"{path} has no curve.jsonl, so --{of_curve[0]} does not apply to it")
+    if of_time and (where is not None or cluster is not None):
+        raise click.UsageError("--time is of a whole run: it takes neither --where nor --cluster")
     report = select_results(EvalReport.load(path), where)
-    if any(items.values()):
+    if of_time:
+        _show_time(report, format)
+    elif any(items.values()):
         _show_items(_select_items(report, failures, passes, samples), report, format)
     elif by:
         _show_slices(report, by, cluster, format)
@@ -187,6 +196,18 @@ def _show_slices(
         label = ", ".join(f"{key} {'–' if v is None else v}" for key, v in named.items())
         text = conclude_summary(label, summary)
         print_json(decide(report.status, text, {"slice": named, **summary}), "show-slices")
+
+
+def _show_time(report: EvalReport, format: str | None) -> None:
+    from heldout.analysis.time_use import time_use
+    from heldout.reporting.time_report import build_time_report, conclude_time
+
+    use = time_use(report)
+    if format == "json":
+        text = conclude_time(use)
+        print_json(decide(report.status, text, msgspec.to_builtins(use)), "show-time")
+    else:
+        print_report(build_time_report(use), markdown=format == "markdown")
 
 
 # --- Report -------------------------------------------------------------------------------------

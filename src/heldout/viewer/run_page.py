@@ -18,6 +18,7 @@ from heldout.reporting.blocks import Line, Table, plain_blocks
 from heldout.reporting.summaries import build_report, build_slices, in_order
 from heldout.store.columns import METADATA, METRIC, as_text
 from heldout.store.fingerprint import PARTS
+from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunInfo
 from heldout.store.runs import describe_model
 from heldout.viewer.filter import OUTCOMES, SEARCHED, Term, parse, picked_by, quote
@@ -44,6 +45,8 @@ MOST_VALUES = 5_000
 """Values of a key among which a similar one is looked for."""
 MOST_SAVED = 100_000
 """Rows of a file of rows."""
+MOST_TIMED = 10_000
+"""Attempts whose stages are added up for the page: each is read from the journal."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
 
@@ -70,7 +73,9 @@ def describe_run(run: ViewedRun) -> Plain:
         "numbers": numbers(summary),
         "table": plain_blocks([b for b in blocks if isinstance(b, Table)])[0],
         "notes": plain_blocks(line for line in lines if line.style != "dim"),
-        "about": plain_blocks(line for line in lines if line.style == "dim"),
+        "about": plain_blocks(
+            [*(line for line in lines if line.style == "dim"), *_time_line(report)]
+        ),
         "pass_threshold": report.pass_threshold,
         "started": info.started,
         "finished": info.finished,
@@ -82,6 +87,17 @@ def describe_run(run: ViewedRun) -> Plain:
     if summary["n"]:
         answer |= _describe_columns(run)
     return answer
+
+
+def _time_line(report: EvalReport) -> list[Line]:
+    """Say where the time went; of a large run, `heldout show --time` does."""
+    if report.status != "complete" or report.summary["n"] > MOST_TIMED:
+        return []
+    from heldout.analysis.time_use import time_use
+    from heldout.reporting.time_report import conclude_time
+
+    use = time_use(report, slowest=0)
+    return [Line(f"Time: {conclude_time(use)}", style="dim")] if use.timed else []
 
 
 def _describe_columns(run: ViewedRun) -> Plain:
