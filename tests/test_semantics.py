@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -50,6 +51,7 @@ from heldout.analysis import (
     summarize,
 )
 from heldout.analysis.judge_check import labels_of_notes
+from heldout.datasets import ordered_by_id
 from heldout.errors import (
     DamagedJournal,
     InvalidInput,
@@ -1446,3 +1448,100 @@ def test_clause_33_a_time_limit_counts_time_in_which_the_program_could_run() -> 
     assert outcome.exit == 0
     assert outcome.stalled > LIMIT
     assert anyio.run(main, "sleep 100").reason == "timeout"
+
+
+# --- Runs that stop -----------------------------------------------------------------------------
+
+
+def is_known(number: str, rate: float) -> bool:
+    digest = hashlib.blake2b(number.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64 < rate
+
+
+def stopping_eval(run_eval: RunEval, rate: float, **settings: Any) -> EvalReport:
+    """Run an eval of 200 questions on a model that knows this share, and is slow where it fails."""
+
+    async def answer(messages: list[Message]) -> str:
+        number = messages[-1].text.split()[-1].rstrip("?")
+        for _ in range(3 if is_known(number, rate) else 9):
+            await anyio.sleep(0)
+        return number if is_known(number, rate) else "no"
+
+    return run_eval(make_samples(200), endpoint=answer, **settings)
+
+
+def test_clause_01_of_a_stopped_run_n_is_the_prefix_and_n_asked_the_set(run_eval: RunEval) -> None:
+    report = stopping_eval(run_eval, 0.95, until="mean>0.7")
+    summary = report.summary
+    assert summary["stopped"] is True
+    assert summary["n"] == len(report.results) < summary["n_asked"] == 200
+    assert "complete" not in summary
+
+
+def test_clause_18_a_run_that_stops_is_resumed_with_its_claim_alone(run_eval: RunEval) -> None:
+    report = stopping_eval(run_eval, 0.95, until="mean>0.7")
+    with pytest.raises(ResumeMismatch, match="until was"):
+        stopping_eval(run_eval, 0.95, until="mean>0.8", resume=True)
+    again = stopping_eval(run_eval, 0.95, until="mean>0.7", resume=True)
+    assert (again.summary, again.settled) == (report.summary, report.settled)
+    finished = stopping_eval(run_eval, 0.95, until="none", resume=True)
+    plain = stopping_eval(run_eval, 0.95, experiment_name="plain")
+    assert finished.summary == plain.summary
+
+
+def test_clause_34_the_same_answers_lead_to_the_same_stop_whatever_the_concurrency(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    for concurrent in (1, 8, 64):
+        name = f"at-{concurrent}"
+        report = stopping_eval(
+            run_eval, 0.9, until="mean>0.7", max_concurrent=concurrent, experiment_name=name
+        )
+        assert report.settled is not None
+        assert report.settled.n_decided <= report.settled.n_spent
+        assert report.settled.n_spent <= report.settled.n_decided + concurrent
+    summaries = {(tmp_path / f"at-{n}" / "summary.json").read_bytes() for n in (1, 8, 64)}
+    assert len(summaries) == 1
+
+
+def test_clause_34_a_look_decides_where_both_readings_of_errors_decide_alike(
+    run_eval: RunEval,
+) -> None:
+    numbers = [sample.ground_truth for sample in ordered_by_id(make_samples(200), 0)]
+
+    def decided(errored: int) -> int:
+        async def answer(messages: list[Message]) -> str:
+            number = messages[-1].text.split()[-1].rstrip("?")
+            if number in numbers[:errored]:
+                raise ValueError("broken")
+            return number
+
+        name = f"errored-{errored}"
+        report = run_eval(
+            make_samples(200), endpoint=answer, until="mean>0.7", experiment_name=name
+        )
+        assert report.settled is not None
+        return report.settled.n_decided
+
+    assert decided(0) < decided(2)
+
+
+def test_clause_35_what_a_stopped_run_says_holds_although_it_was_stopped(
+    run_eval: RunEval,
+) -> None:
+    report = stopping_eval(run_eval, 0.95, until="mean>0.7")
+    settled = report.settled
+    assert settled is not None
+    assert settled.interval is not None
+    assert settled.decision == "true"
+    assert settled.interval[0] > 0.7
+    assert report.summary["ci_low"] is None
+    assert all(part["ci_low"] is None for part in report.summarize(by="difficulty").values())
+    for judge in (
+        partial(gate, report, min_mean=0.6),
+        partial(pass_at_k, report, 1),
+        partial(score_matrix, [report]),
+    ):
+        with pytest.raises(NotComparable, match="was stopped by until"):
+            judge()
+    assert gate(report, min_mean=0.7).outcome == "pass"

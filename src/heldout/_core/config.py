@@ -20,6 +20,7 @@ from heldout._core.checks import check_count, check_flag, check_number, check_te
 from heldout._core.prices import Price, find_price
 from heldout._core.providers import check_model_name, model_name, runs_here
 from heldout._core.secrets import redact_values
+from heldout._core.until import NO_CLAIM, Until, parse_until
 from heldout.errors import InvalidInput
 
 MAX_TURNS = 16
@@ -31,6 +32,7 @@ LOCAL_MAX_TOKENS = 512
 """Tokens of a turn of a model in this process, in training too, where nothing else limits it."""
 DEFAULT_PASS_THRESHOLD = 0.5
 """Reward from which an item counts as passed, where neither the user nor the eval says another."""
+DEFAULT_LEVEL = 0.05
 MAX_ERROR_RATE = 0.1
 """With more errors, counting them as 0 or leaving them out moves a mean by more than most effects
 that an eval is run to detect. So many are nearly always a bug in the eval, too."""
@@ -245,6 +247,16 @@ class EvalConfig:
     pass_threshold: float | None = None
     """Reward from which an item counts as passed; None takes the eval's own
     (EvalDefinition.pass_threshold), or else 0.5."""
+    until: str | None = None
+    """Stop when this claim is settled (docs/adaptive.md): "mean>0.8", "±0.02", "better than RUN",
+    "not worse than RUN by 0.02"; "none" finishes the set of a run that was stopped."""
+    level: float = DEFAULT_LEVEL
+    """With until: how often a claim is settled wrongly, both sides together."""
+    keep_power: bool = False
+    """With until: stop later, and settle nearly as much as the full set would."""
+    this_set: bool = False
+    """With until: settle what the full run on these very samples would show, instead of what holds
+    for samples like them."""
     output_dir: str = "outputs/evals"
     """Where run directories are made."""
     resume: bool = False
@@ -278,6 +290,7 @@ class EvalConfig:
                 f"experiment_name becomes a directory, or two (name/run): letters, digits and "
                 f". _ - + = @, starting with a letter or digit; got {name!r}"
             )
+        self._check_until()
         check_text("output_dir", self.output_dir)
         if "\0" in self.output_dir:
             raise InvalidInput(f"output_dir must be a path, got {self.output_dir!r}")
@@ -303,10 +316,15 @@ class EvalConfig:
                 "error; set one of the two"
             )
         check_number("pass_threshold", self.pass_threshold, optional=True)
-        for flag in ("resume", "save_turns", "progress"):
+        for flag in ("resume", "save_turns", "progress", "keep_power", "this_set"):
             check_flag(flag, getattr(self, flag))
         if self.resume and self.experiment_name is None:
             raise InvalidInput("resume=True needs the experiment_name of the run to go on with")
+        if self.cache and self.settles is not None and self.settles.baseline is not None:
+            raise InvalidInput(
+                "until compares new answers with a baseline, and those of the response cache may "
+                "be the baseline's own: leave out cache"
+            )
         if self.cache in ("true", "false", ""):  # of a command line or a file of settings
             object.__setattr__(self, "cache", self.cache == "true")
         if not isinstance(self.cache, bool):
@@ -316,6 +334,22 @@ class EvalConfig:
         check_endpoint(self.endpoint)
         if self.sampling.extra_body or self.sampling.stream:
             _check_takes_fields(self.endpoint, self.sampling)
+
+    @property
+    def settles(self) -> Until | None:
+        """What the run settles; None of an ordinary run."""
+        return None if self.until is None else parse_until(self.until)
+
+    def _check_until(self) -> None:
+        check_number("level", self.level, low=1e-6, high=0.5)
+        if self.until is not None:
+            claim = parse_until(self.until)
+            object.__setattr__(self, "until", NO_CLAIM if claim is None else str(claim))
+        if self.settles is None:
+            given = [name for name in ("keep_power", "this_set") if getattr(self, name)]
+            given += ["level"] * (self.level != DEFAULT_LEVEL)
+            if given:
+                raise InvalidInput(f"{given[0]} is of runs that stop: give until, too")
 
 
 TEMPLATE_KWARGS = "chat_template_kwargs"
@@ -330,11 +364,18 @@ _HARMLESS = {
 }  # fmt: skip
 
 
+UNTIL_SETTINGS = ("until", "level", "keep_power", "this_set")
+"""Settings that a run has only together with a claim."""
+
+
 def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, Any]:
     """Convert a config, and the endpoint's description of itself, to what run.json holds."""
     plain = {f.name: getattr(config, f.name) for f in fields(config)}
     for name in ("cache", "tags", "note"):
         if not plain[name]:
+            del plain[name]
+    if config.settles is None:
+        for name in UNTIL_SETTINGS:
             del plain[name]
     # Judges have prices, too: a file that has none is refused now, and not when the run is done.
     listed = find_price(model_name(endpoint) or "")

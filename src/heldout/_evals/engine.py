@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -24,6 +25,7 @@ from typing import Any, Protocol
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+import msgspec
 from anyio.abc import TaskGroup
 
 from heldout._core.aio import ContainedExit, capture, contain_exits, settle, unwrap_outcome, waker
@@ -31,6 +33,8 @@ from heldout._core.config import EvalConfig, config_to_dict, count_equal_attempt
 from heldout._core.format import describe_weight_versions, printable
 from heldout._core.loop_clock import Blocking, loop_clock
 from heldout._core.prices import Price
+from heldout._core.until import NO_CLAIM
+from heldout._evals.baseline import CLAIM_KEYS, Baseline, open_baseline
 from heldout._evals.progress import RunProgress, show_progress
 from heldout._evals.rollout import (
     Attempt,
@@ -48,6 +52,7 @@ from heldout._evals.rollout import (
     root_of,
     turn_limit,
 )
+from heldout._evals.stopping import Stopping, order_for_looks, plan_stopping
 from heldout.environment import rates_continuations, reads_metadata
 from heldout.errors import (
     EvalFailed,
@@ -66,12 +71,14 @@ from heldout.models.base import bind_attempt, check_rates, rating_function
 from heldout.models.cache import CachedEndpoint
 from heldout.models.choice import with_model
 from heldout.stats.summary import has_mean
+from heldout.store.ahead import AheadJournal, ahead_path
 from heldout.store.error_counts import count_errors, explain_no_mean
 from heldout.store.fingerprint import PARTS, describe_callable, describe_parts
 from heldout.store.journal import JournalWriter, in_order
 from heldout.store.report import EvalReport, finish
 from heldout.store.resume import Ledger, decode_sample, encode_sample
 from heldout.store.run_dir import RunDir, RunInfo, now, unused_name
+from heldout.store.settled import Settled
 from heldout.types import (
     EvalResult,
     Sample,
@@ -207,6 +214,11 @@ class EvalRun:
         self.dir = RunDir(Path(config.output_dir) / name)
         self.samples, self.config = samples, config
         self.described = {**described, "experiment_name": name}
+        self.baseline: Baseline | None = None
+        """The run that the claim compares with."""
+        if config.settles is not None:
+            self.described["order"] = "seeded"
+            self._open_baseline(config.settles.baseline, functions)
         self.functions = functions
         price = described.get("price")
         self.progress = RunProgress(config.repeats, Price(**price) if price else None)
@@ -228,7 +240,20 @@ class EvalRun:
         self._question_fields: dict[str, None] = {}
         """Fields of the samples' inputs that the questions are taken from."""
         self._parquet_from = parquet_from
+        self.stopping: Stopping | None = None
+        """Decides when the run has shown what it is to show; None of an ordinary run."""
+        self.ahead: AheadJournal | None = None
+        """Writes the journal of a run that may stop."""
+        self.inherited: Settled | None = None
+        """How the run was stopped whose trajectories these are."""
+        self._read_before: list[tuple[int, float]] = []
+        """Index and reward of what a killed process finished."""
         self._yielded_at = time.perf_counter()
+
+    def _open_baseline(self, name: str | None, functions: dict[str, Any]) -> None:
+        if name is not None:
+            self.baseline = open_baseline(name, self.config.experiment_name, functions)
+            self.described["baseline"] = {"run": name, "id": self.baseline.id}
 
     def run_item(self, item: Item) -> Awaitable[ItemResult]:
         """Run one item."""
@@ -244,7 +269,7 @@ class EvalRun:
         try:
             # First the lock, then everything else: no other process may come in between.
             self.journal = JournalWriter(self.dir.journal) if resumes else self.dir.claim()
-            with closing(self.journal):
+            with closing(self.journal), ExitStack() as self._closing:
                 try:
                     self._enter(resumes)
                 except BaseException:
@@ -268,10 +293,12 @@ class EvalRun:
         if resumes:
             self.dir.remove_leftovers()
             self._read_finished()
+        self._order_samples()
         self._check_samples()
         self._describe_questions()
         if not self.ledger.finished:
             self.journal.clear()  # of errors only, which are run again
+        self._plan_stopping()
         self.info = RunInfo.new(self.described, self.functions, self.progress.total)
         if self.previous is not None:
             self.info.keep_origin(self.previous)
@@ -281,8 +308,11 @@ class EvalRun:
 
     def _read_finished(self) -> None:
         """Read what a stopped run finished, if the resumed run may continue it."""
-        for index, reward in self.ledger.read_journal(self.dir.journal):
-            self.progress.add(index, reward)
+        for journal in (self.dir.journal, ahead_path(self.dir.journal)):
+            for index, reward in self.ledger.read_journal(journal) if journal.exists() else ():
+                self.progress.add(index, reward)
+                if self.config.settles is not None:
+                    self._read_before.append((index, reward))
         has_results = self.ledger.finished or self.dir.has_saved_turns()
         if not self.config.resume:
             if has_results:  # of a process that came in between
@@ -290,10 +320,48 @@ class EvalRun:
             log.warning("%s: replaced, as no item of the run there had an answer", self.dir.path)
         if has_results:
             self.previous = self.dir.read_info()
-            self.dir.check_resumable(self.previous, self.described, self.functions)
+            before = self.previous
+            if self.config.until == NO_CLAIM and "order" in before.config:
+                # Its set is finished in the order in which it was begun.
+                self.described["order"] = before.config["order"]
+                kept = {k: v for k, v in before.config.items() if k not in CLAIM_KEYS}
+                before = msgspec.structs.replace(before, config=kept)
+            self.dir.check_resumable(before, self.described, self.functions)
         else:  # nothing to keep, so nothing that could fail to belong together
             self.ledger.close()
             self.ledger = Ledger()
+
+    def _order_samples(self) -> None:
+        """Put the samples of a run that stops into the order of which each prefix is a sample."""
+        if "order" in self.described:
+            limit = self.config.max_samples
+            if not isinstance(self.samples, Sequence) and limit is None:
+                raise InvalidInput(
+                    "until needs to know how many samples there are: load_dataset must return a "
+                    "list, or give a limit"
+                )
+            samples = list(islice(self.samples, limit))
+            self.samples = order_for_looks(samples, whole=self.reads_metadata)
+
+    def _plan_stopping(self) -> None:
+        """Prepare the looks of a run that stops, and make those that it had made before."""
+        if "order" not in self.described:
+            return
+        limit = sys.maxsize
+        if self.config.settles is not None:
+            assert isinstance(self.samples, Sequence)
+            self.stopping = plan_stopping(
+                self.samples, self.config, self.baseline, whole=self.reads_metadata
+            )
+            for index, reward in self._read_before:
+                self.stopping.add(index, reward)
+            self.progress.describe_looks = self.stopping.describe
+            limit = self.stopping.samples_of_look
+        self.ahead = AheadJournal(self.journal, limit)
+        self._closing.callback(self.ahead.close)
+        if not self.ledger.finished:
+            self.ahead.clear()
+        self.ahead.let_in(limit)
 
     def _check_samples(self) -> None:
         """Refuse bad samples before anything runs, unless they are a stream."""
@@ -320,12 +388,22 @@ class EvalRun:
         if self.item_count == 0:
             raise InvalidInput("there are no samples to evaluate")
         self.ledger.check_all_seen()
-        if not self.exhausted or self.progress.done != self.item_count:
+        if self.stopping is not None and self.stopping.is_over:
+            self.item_count = self.stopping.items
+        elif not self.exhausted or self.progress.done != self.item_count:
             raise EvalFailed(
                 f"only {self.progress.done} items came to an end; the run is not complete, "
                 "and can be resumed"
             )
         self._check_errors()
+        if self.stopping is not None:
+            self.info.settled = self.stopping.settle(spent=self.progress.done)
+            assert self.ahead is not None
+            self.ahead.end_at(self.stopping.samples_of_look)
+        if self.inherited is not None:
+            self.info.settled = self.inherited
+        if self.ahead is not None:
+            self.ahead.close()
         self.journal.sync()
         self._describe_questions()  # of a stream they are known only now
         arguments = self.dir, self.info, self.item_count, self._parquet_from
@@ -366,6 +444,8 @@ class EvalRun:
     def _check_errors(self) -> None:
         """Refuse to report a mean where there is none (clause 3)."""
         errors, limit = self.progress.errors, self.config.max_error_rate
+        if self.stopping is not None:
+            errors = self.stopping.errors  # those ahead of the look are no part of the number
         if has_mean(self.item_count, errors, limit):
             return
         rows = in_order(self.dir.journal, self.config.repeats)
@@ -436,12 +516,16 @@ class EvalRun:
         while True:
             await anyio.sleep(SYNC_SECONDS)
             await anyio.to_thread.run_sync(self.journal.sync)
+            if self.ahead is not None:
+                await anyio.to_thread.run_sync(self.ahead.sync)
 
     async def _work(self, items: Iterator[Item], pool: TaskGroup, remaining: int) -> None:
         if remaining and not self.exhausted:  # one starts the next, if anything is left for it
             pool.start_soon(self._work, items, pool, remaining - 1)
         try:
             for item in items:
+                if self.stopping is not None and not await self.stopping.admits(item):
+                    return
                 self.progress.in_flight += 1
                 result, problem = await self.run_item(item)
                 self.progress.in_flight -= 1
@@ -506,16 +590,20 @@ class EvalRun:
         self._record_weight_versions()
         if isinstance(problem, ResumeMismatch):
             raise problem  # without a line: its saved turns are kept for the right environment
+        journal = self.journal if self.ahead is None else self.ahead
         try:
-            self.journal.append(item.index, result, item.content)
+            journal.append(item.index, result, item.content)
         except InvalidInput as refused:  # what JSON cannot hold: an error of this item
             problem = refused
             result = error_result(item, "store", printable_error(refused))
-            self.journal.append(item.index, result, item.content)
+            journal.append(item.index, result, item.content)
         if self.config.save_turns:
             self.turn_file(item).remove()
         self.progress.add(item.index, result.score.reward, ok=result.ok)
         self.progress.add_others(result.other_usage)
+        if self.stopping is not None and self.ahead is not None:
+            self.stopping.add(item.index, result.score.reward if result.ok else None)
+            self.ahead.let_in(self.stopping.samples_of_look)
         if result.error is None:
             self.unreachable = None
             if not self._is_numbered:

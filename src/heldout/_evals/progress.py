@@ -50,6 +50,8 @@ class RunProgress:
         """Tokens of the model turns since this run, or its resumption, began."""
         self.weight_versions: dict[str, None] = {}
         """The versions of weights that servers said they answered with, in order."""
+        self.describe_looks: Callable[[], str] | None = None
+        """Says what the last look of a run that stops has found; the mean so far says nothing."""
         self._price = price
         self._other_prices: dict[str, Price | None] = {}
         self._other_cost = 0.0
@@ -92,6 +94,9 @@ class RunProgress:
     def status(self) -> str:
         """Return the mean so far and errors: `mean 0.500 (0.299 … 0.701) over 20, 1 error`."""
         with self._lock:
+            if self.describe_looks is not None:
+                text = self.describe_looks()
+                return f"{text}, {count(self.errors, 'error')}" if self.errors else text
             self._update_moments()
             text, mean = "mean –", self._moments.mean
             if mean is not None and self.errors < self.done:

@@ -15,7 +15,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from heldout._core.config import MAX_ERROR_RATE, EvalConfig, base_config
+import msgspec
+
+from heldout._core.config import DEFAULT_LEVEL, MAX_ERROR_RATE, EvalConfig, base_config
+from heldout._evals.baseline import CLAIM_KEYS
 from heldout._evals.engine import EvalRun, Item, ItemResult
 from heldout._evals.rollout import (
     Attempt,
@@ -29,6 +32,7 @@ from heldout.store.fingerprint import PARTS, describe_callable, describe_parts
 from heldout.store.report import EvalReport
 from heldout.store.run_config import repeats_of, threshold_of
 from heldout.store.run_dir import RunDir, RunInfo
+from heldout.store.settled import Settled
 from heldout.types import EvalResult, OtherUsage, Sample, Score
 
 
@@ -74,6 +78,10 @@ async def rescore(
         config,
         endpoint=None,  # no model is called
         experiment_name=config.experiment_name or f"{name}-rescored",
+        until=None,
+        level=DEFAULT_LEVEL,
+        keep_power=False,
+        this_set=False,
         repeats=repeats,
         max_samples=len(parent.results) // repeats,
         max_error_rate=rate,
@@ -83,7 +91,7 @@ async def rescore(
         save_turns=False,
     )
     described = {
-        **parent.config,
+        **{key: value for key, value in parent.config.items() if key not in (*CLAIM_KEYS, "order")},
         **{key: getattr(settings, key) for key in _OF_THIS_RUN},
         "parent": {
             "run": name,
@@ -131,6 +139,8 @@ class _Rescoring(EvalRun):
     ) -> None:
         super().__init__(self._samples(), config, described, functions)
         self.parent, self.definition = parent, EvalDefinition((), score_fn)
+        if parent.settled is not None and parent.settled.is_early:
+            self.inherited = _inherit(parent.settled)
         self.by_repeat: dict[int, EvalResult] = {}
 
     def _samples(self) -> Iterator[Sample]:
@@ -161,3 +171,19 @@ class _Rescoring(EvalRun):
             other_usage=others,
         )
         return scored, attempt.problem
+
+
+def _inherit(settled: Settled) -> Settled:
+    """Return what a rescored run says of the stop: it was made by other scores."""
+    return msgspec.structs.replace(
+        settled,
+        decision="inconclusive",
+        sentence=(
+            f"Nothing is settled by these scores: the run was stopped by until {settled.claim} "
+            "under its own score function."
+        ),
+        estimate=None,
+        interval=None,
+        mean=None,
+        difference=None,
+    )

@@ -39,10 +39,12 @@ _EPISODE_SETTINGS: dict[str, DifferenceKind] = {
     "max_steps": "environment",
 }
 _FUNCTIONS: dict[str, DifferenceKind] = {"score_fn": "scorer", "environment_factory": "environment"}
+_OF_OTHERS = ("endpoint", "imported", "parent", "baseline")
 # Reported elsewhere, or nothing that a reader could act on.
 _NOT_SETTINGS = {
     *_EPISODE_SETTINGS,
     *("kind", "num_envs", "seeded", "notes", "samples", "label", "n", "success"),
+    *("until", "level", "keep_power", "this_set", "order"),
 }
 
 
@@ -154,6 +156,14 @@ def find_unfinished(run: LoadedRun) -> list[Mismatch]:
 
 def unfinished_report(report: EvalReport, name: str, items: int) -> list[Mismatch]:
     """Return a mismatch for a report that is not finished and has so many items, else None."""
+    if report.settled is not None and report.settled.is_early:
+        settled = report.settled
+        text = (
+            f"{name} was stopped by until={settled.claim!r} after {items} of {settled.n_asked} "
+            "items, because of what they showed, so no ordinary interval of it holds (--resume "
+            "--until none finishes it)"
+        )
+        return [Mismatch("incomplete", text)]
     if report.summary.get("complete") is not False:
         return []
     if report.status == "complete":
@@ -350,7 +360,8 @@ def _comparable_settings(run: LoadedRun) -> dict[str, Any]:
     settings = {
         name: value
         for name, value in result_changing(run.config).items()
-        if not name.startswith(("endpoint", "imported", "parent")) and name not in _NOT_SETTINGS
+        if not name.startswith(("endpoint", "imported", "parent", "baseline"))
+        and name not in _NOT_SETTINGS
     }
     prepare = run.functions.get("prepare_messages")
     if isinstance(prepare, dict):

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from heldout._core.until import parse_until
 from heldout.analysis._comparability import find_copies, find_unfinished, refuse_mismatches
 from heldout.analysis._runs import (
     PASSED,
@@ -38,6 +39,7 @@ from heldout.stats import CONFIDENCE, Interval, Moments, PairedDifference
 from heldout.stats.intervals import Floats, bisect
 from heldout.stats.power import POWER
 from heldout.stats.summary import value_of_errors
+from heldout.store.settled import Settled
 
 GateOutcome = Literal["pass", "fail", "errored", "inconclusive"]
 """errored: what errored items count as decides, so there is no verdict."""
@@ -156,6 +158,7 @@ class Gate:
         comparison: The comparison with the baseline; None without one.
         metric: What was measured.
         confidence: Of the intervals.
+        settled: How the run was stopped, where that is the verdict; None of other runs.
     """
 
     outcome: GateOutcome
@@ -164,6 +167,7 @@ class Gate:
     comparison: Comparison | None
     metric: str
     confidence: float
+    settled: Settled | None = None
 
     @property
     def exit_code(self) -> int:
@@ -189,6 +193,9 @@ def gate(
     confidence: float = CONFIDENCE,
 ) -> Gate:
     """Check a run against a baseline, a bound of its mean, or several of these.
+
+    A run that was stopped early by `until` is judged only by the claim that it settled, with the
+    interval that holds after such a stop; any other check of it is refused.
 
     Args:
         run: A report, or the path of a run directory.
@@ -231,6 +238,10 @@ def gate(
     means = {"min_mean": min_mean, "max_mean": max_mean}
     _check_bounds(losses, means, metric, in_unit=within_unit(measure.item_values(loaded)))
     before = None if baseline is None else load_run(baseline, keys, name="A")
+    if not keys and metric == REWARD:
+        bounds = (no_worse_than, min_mean, max_mean)
+        if (stopped := _judge_stopped(loaded, before, bounds, confidence)) is not None:
+            return stopped
     refuse_mismatches(find_copies(loaded, before), allow, f"{loaded.name} cannot be judged")
     checks: list[Check] = []
     comparison = None
@@ -260,6 +271,45 @@ def gate(
     side = comparison.b if comparison else make_side(loaded, loaded.table.samples)
     outcome = min((check.outcome for check in checks), key=WORST_FIRST.index)
     return Gate(outcome, tuple(checks), side, comparison, metric, confidence)
+
+
+def _judge_stopped(
+    run: LoadedRun,
+    baseline: LoadedRun | None,
+    bounds: tuple[float | None, float | None, float | None],
+    confidence: float,
+) -> Gate | None:
+    """Return the verdict on a run that was stopped early, if it was stopped by this very check."""
+    settled = run.report.settled
+    if settled is None or not settled.is_early or settled.interval is None:
+        return None
+    until = parse_until(settled.claim)
+    if until is None or not math.isclose(confidence, 1 - settled.level):
+        return None
+    kinds: dict[tuple[str, bool], tuple[CheckKind, tuple[float | None, float | None, float | None]]]
+    kinds = {
+        ("not_worse", True): ("overall", (until.bound, None, None)),
+        ("mean", True): ("min_mean", (None, until.bound, None)),
+        ("mean", False): ("max_mean", (None, None, until.bound)),
+    }
+    kind, asked = kinds.get((until.kind, until.above), ("overall", (None, None, None)))
+    if bounds != asked:
+        return None
+    if baseline is not None:
+        described = run.config.get("baseline")
+        info = baseline.report.info
+        own = described.get("id") if isinstance(described, Mapping) else None
+        if info is None or info.id is None or info.id != own:
+            return None
+    outcome: GateOutcome = "pass" if settled.decision == "true" else "fail"
+    if settled.decision == "inconclusive":  # scored again: another scorer had stopped it
+        return None
+    estimate = settled.mean if settled.estimate is None else settled.estimate
+    reading = Reading(outcome, estimate or 0.0, Interval(*settled.interval), run.table.samples)
+    bound = -until.bound if kind == "overall" else until.bound
+    check = Check(kind, None, bound, outcome, reading, None, None, corrected=True)
+    side = make_side(run, run.table.samples)
+    return Gate(outcome, (check,), side, None, REWARD, confidence, settled)
 
 
 def _check_arguments(

@@ -77,7 +77,9 @@ def print_outcomes(outcomes: Sequence[RunOutcome], as_json: bool) -> None:
     if failed:
         is_input = all(isinstance(outcome.problem, InvalidInput) for outcome in failed)
         raise click.exceptions.Exit(BAD_INPUT if is_input else COULD_NOT_RUN)
-    raise click.exceptions.Exit(0)
+    settled = {o.report.settled.exit_code for o in outcomes if o.report and o.report.settled}
+    # A claim that is false is worse than one that was not shown either way.
+    raise click.exceptions.Exit(next((code for code in (1, 3) if code in settled), 0))
 
 
 def _conclude(outcomes: Sequence[RunOutcome]) -> tuple[str, str]:
@@ -114,8 +116,11 @@ def _build_report(outcomes: Sequence[RunOutcome]) -> Report:
             continue
         summary = report.summary
         mean = f"{number(summary['mean'])} ({interval(summary['ci_low'], summary['ci_high'])})"
-        errors = count(summary["n_errors"], "error") if summary["n_errors"] else ""
-        rows.append([str(outcome.file), mean, str(summary["n"]), errors, code(str(report.path))])
+        said = [count(summary["n_errors"], "error")] if summary["n_errors"] else []
+        if report.settled is not None:
+            said.append(f"{report.settled.claim}: {report.settled.decision}")
+        items = str(summary["n"])
+        rows.append([str(outcome.file), mean, items, ", ".join(said), code(str(report.path))])
     columns: list[Column | str] = [
         Column("eval"),
         "mean reward",

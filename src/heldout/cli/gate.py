@@ -106,6 +106,8 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
         blocks.append(Line(f"reward of {label.partition(',')[0]}: {mean}, {items}"))
     if gate.comparison is not None:
         blocks.append(comparisons.pairing_line(gate.comparison))
+    if gate.settled is not None:
+        blocks.append(Line(f"This run was stopped by its claim: {gate.settled.sentence}"))
     blocks.append(_build_table(gate, checks))
     if any(side.errored for side in sides.values()):
         text = "The table leaves out errored items, which the rewards above count as 0."
@@ -155,6 +157,8 @@ def _check_name(check: Check, gate: Gate) -> str:
     """Name a check: no worse than before by 0.01, level=easy, mean at least 0.5."""
     if check.slice is not None:
         return comparisons.slice_name(check.slice, check.slice.values())
+    if gate.settled is not None:
+        return gate.settled.claim
     if gate.comparison is not None and check.kind == "overall":
         return f"no worse than {gate.comparison.a.name} by {abs(check.bound):g}"
     if check.kind == "each_sample":
@@ -302,7 +306,7 @@ def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
         for check in gate.checks
     ]
     plain = {
-        **pick(gate, "outcome", "exit_code", "metric", "confidence"),
+        **pick(gate, "outcome", "exit_code", "metric", "confidence", "settled"),
         "run": compare.side_json(gate.run),
         "checks": checks,
         "comparison": gate.comparison and compare.comparison_json(gate.comparison, flips),

@@ -57,7 +57,7 @@ STATUS_STYLES = {
 SORT_KEYS = ("when", "name", "model", "mean", "n", "errors", "tokens", "cost", "status")
 RUN_FILES = (
     *("run.json", "results.jsonl", "results.jsonl.gz", "results.parquet", "summary.json"),
-    "curve.jsonl",
+    *("ahead.jsonl", "curve.jsonl"),
     *("notes.jsonl", "tools.jsonl", "stop"),
 )
 """Files that a run directory has of its own; with `*.damaged`, `steps/` and `turns/`."""

@@ -32,6 +32,7 @@ from heldout.stats.differences import PairedDifference, SliceDifference
 from heldout.store.error_counts import ErrorCount
 from heldout.store.run_dir import GitState, RunUsage
 from heldout.store.runs import RunEntry
+from heldout.store.settled import Settled
 from heldout.training.curve.points import CurvePoint
 from heldout.types import EvalResult
 
@@ -236,6 +237,17 @@ class RunSeveralOutput(msgspec.Struct):
     failures: list[FailedEvalOutput]
 
 
+RunUntilOutput = define(
+    "RunUntilOutput",
+    "One object, of a run with --until: the summary of the items that it stopped at, and what was "
+    "settled. The exit code says the same: 0 true, 1 false, 3 inconclusive.",
+    {**get_type_hints(RunOutput, include_extras=True)},
+    **{
+        name: kind
+        for name, kind in fields_of(Settled).items()
+        if name not in ("decision", "sentence", "mean")
+    },
+)
 ListOutput = define(
     "ListOutput",
     "One object per line and run.",
@@ -263,6 +275,7 @@ class ShowOutput(msgspec.Struct):
         dict[str, Any], about("how many items' last turns ended in which way")
     ]
     limits: Annotated[dict[str, int], about("how many items ended at which limit")]
+    settled: Annotated[Settled | None, about("what a run with --until settled")]
     git: GitState | None
     command: Annotated[list[str] | None, about("without keys")]
 
@@ -337,7 +350,7 @@ CompareOutput = define(
 GateOutput = define(
     "GateOutput",
     "One object; the exit code is exit_code.",
-    fields_of(Gate, "outcome", "exit_code", "metric", "confidence"),
+    fields_of(Gate, "outcome", "exit_code", "metric", "confidence", "settled"),
     run=SideOutput,
     checks=list_of(GateCheckOutput),
     comparison=CompareOutput | None,
@@ -528,6 +541,7 @@ _PRINTED: dict[str, Any] = {
     "error": FailureOutput,
     "run": RunOutput,
     "run-several": RunSeveralOutput,
+    "run-until": RunUntilOutput,
     "tasks": TasksOutput,
     "import": ImportOutput,
     "export": ExportOutput,

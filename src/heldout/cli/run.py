@@ -97,6 +97,19 @@ class _RunCommand(click.Command):
 )
 @count_option("--max-concurrent", help="Items in flight at once.")
 @click.option(
+    "--until",
+    metavar="CLAIM",
+    help='Stop when this is settled: "mean>0.8", "±0.02", "better than RUN", "not worse than RUN '
+    'by 0.02" (docs/adaptive.md). With --resume, "none" finishes the set.',
+)
+@click.option("--level", type=float, metavar="P", help="With --until: its error rate.  [0.05]")
+@click.option("--keep-power", is_flag=True, help="With --until: stop later, settle more.")
+@click.option(
+    "--this-set",
+    is_flag=True,
+    help="With --until: settle what all of these samples would show, not samples like them.",
+)
+@click.option(
     "--name",
     "experiment_name",
     cls=SettingOption,
@@ -161,6 +174,9 @@ def command(
 
     Of several files each is read before the first one is run. One that fails does not keep the
     others from running, and the exit code is that of the worst.
+
+    With --until it exits with 0: the claim is true. 1: it is false. 3: inconclusive, the samples
+    are used up.
     """
     if overwrite and options["resume"]:
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
@@ -187,6 +203,8 @@ def command(
     if prepared_run.config.cache:
         _print_cache_use(report)
     print_run(report, as_json)
+    if report.settled is not None:
+        raise click.exceptions.Exit(report.settled.exit_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +287,7 @@ def print_run(report: EvalReport, as_json: bool) -> None:
 
     assert report.path is not None
     if as_json:
-        print_json(describe_run(report), "run")
+        print_json(describe_run(report), "run" if report.settled is None else "run-until")
     else:
         print_report(build_report(report, info=RunDir(report.path).read_info()))
 
@@ -281,6 +299,10 @@ def describe_run(report: EvalReport) -> dict[str, Any]:
     from heldout.reporting.summaries import conclude_report
 
     about = {"path": str(report.path), "errors": report.errors, "usage": usage_as_dict(report)}
+    if report.settled is not None:
+        settled = {**msgspec.structs.asdict(report.settled)}
+        decision, sentence = settled.pop("decision"), settled.pop("sentence")
+        return decide(decision, sentence, {**report.summary, **about, **settled})
     text = conclude_report(report, report.summary)
     return decide(report.status, text, {**report.summary, **about})
 

@@ -176,6 +176,7 @@ def _show_report(
                 "usage": usage_as_dict(report),
                 "finish_reasons": report.finish_reasons,
                 "limits": report.limits,
+                "settled": report.settled,
                 **pick(info, "reason", "started", "finished", "git", "command", "versions"),
             },
         ),

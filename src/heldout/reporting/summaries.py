@@ -18,6 +18,7 @@ from heldout._core.format import (
     list_some,
     number,
     pass_rate_keys,
+    percent,
 )
 from heldout._finish_reasons import is_known_finish_reason
 from heldout.errors import InvalidInput, RunDirectoryError
@@ -75,10 +76,42 @@ def describe_report(report: EvalReport) -> Line:
 
 
 def conclude_report(report: EvalReport, summary: Summary) -> str:
-    """Return a run's mean, denominator and state as one sentence."""
+    """Return a run's mean, denominator and state as one sentence, or what it has settled."""
+    if report.settled is not None and report.selection is None:
+        return report.settled.sentence
     label = str(report.config.get("experiment_name") or "report")
     state = "" if report.status == "complete" else f" It is {report.status}."
     return conclude_summary(label, summary) + state
+
+
+def _describe_settled(report: EvalReport) -> Iterator[Line]:
+    """Say what the claim of a run with `until` came to, and what the run's numbers are of."""
+    settled = report.settled
+    if settled is None:
+        return
+    colours = {"true": "bold green", "false": "bold red", "inconclusive": "bold yellow"}
+    yield Line(settled.sentence, style=colours[settled.decision])
+    error = f"wrong in at most {percent(settled.level)} of such runs"
+    yield Line(
+        f"sequential: until {settled.claim}; {settled.rule}, {error}; "
+        f"{settled.looks_used} of {count(settled.looks_planned, 'look')}; decided on "
+        f"{settled.n_decided:,} of {count(settled.n_asked, 'item')}, {settled.n_spent:,} run",
+        style="dim",
+    )
+    if not settled.is_early:
+        return
+    has_baseline = settled.baseline is not None
+    plain = settled.difference if has_baseline else settled.mean
+    why = ""
+    if plain is not None and not settled.claim.startswith("±"):
+        what = "difference" if has_baseline else "mean"
+        plain_number = number(plain, sign=has_baseline)
+        why = f"The plain {what}, {plain_number}, is biased: the run was stopped for it. "
+    yield Line(
+        f"{why}The numbers below are of the items that it stopped at; ordinary intervals of them "
+        "would not hold. `--resume --until none` finishes the set.",
+        style="yellow",
+    )
 
 
 def conclude_summary(label: str, summary: Summary) -> str:
@@ -107,6 +140,7 @@ def build_report(
     errors = summary["n_errors"]
     blocks: list[Block] = [
         describe_report(report),
+        *_describe_settled(report),
         *_describe_state(report, info.reason if info else None),
         _build_summary_table(summary, report.pass_threshold),
         *_describe_three_way(report, summary),

@@ -6,12 +6,14 @@
     summary.json     the summary; derived
     tools.jsonl      what the policy could call, named by results; only where there is something
     notes.jsonl      what reviewers say of single answers; no part of the results
+    ahead.jsonl      results of a run with `until` beyond its next look; no part of its numbers
 
-`jsonl` appends to and reads files of lines, `journal` knows results as lines, `run_dir` owns the
-directory, `resume` knows what a stopped run has finished, `results` decodes what is asked for,
-`columns` turns results into a summary and a Parquet file, `tables` groups these by samples,
-`parquet`, `database` and `sql` are DuckDB's part of it, `report` is what users hold, `notes`
-reads and writes what reviewers say, and `tools` what policies could call.
+`jsonl` appends to and reads files of lines, `journal` knows results as lines, `ahead` keeps back
+what the next look is not about, `run_dir` owns the directory, `settled` says how a claim stopped a
+run, `resume` knows what a stopped run has finished, `results` decodes what is asked for, `columns`
+turns results into a summary and a Parquet file, `tables` groups these by samples, `parquet`,
+`database` and `sql` are DuckDB's part of it, `report` is what users hold, `notes` reads and writes
+what reviewers say, and `tools` what policies could call.
 
 Results go in one by one; a report comes out, the same after any number of crashes. The numbers of
 a summary are computed in `stats/`. Nothing here asks a model, and nothing read from disk is run.

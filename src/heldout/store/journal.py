@@ -334,7 +334,11 @@ class JournalWriter(LineWriter):
         Raises InvalidInput as `encode_result` does, and RunDirectoryError where it cannot be
         written; what was written before is readable.
         """
-        self.append_line(encode_result(index, result, sample, self._store_tools))
+        self.append_line(self.encode(index, result, sample))
+
+    def encode(self, index: int, result: EvalResult, sample: bytes | None = None) -> bytes:
+        """Encode a result as its line here, with its tools stored; raises as `append` does."""
+        return encode_result(index, result, sample, self._store_tools)
 
     def _store_tools(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...] | str:
         """Store tools once for all results that have them; returns what stands for them."""

@@ -18,7 +18,7 @@ import stat
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -183,6 +183,25 @@ class LineWriter:
             ) from problem
         self._size += len(line)
         self._synced = False
+
+    def rewrite(self, lines: Iterable[bytes]) -> None:
+        """Replace all lines: the file has the old ones or the new ones, whenever it is read.
+
+        The new file is locked before it takes the old one's name, so nobody comes in between.
+        """
+        temporary = temporary_name(self.path)
+        other = LineWriter(temporary, self._format, new=True)
+        try:
+            for line in lines:
+                other.append_line(line)
+            other.sync()
+            temporary.replace(self.path)
+        except BaseException:
+            other.close()
+            temporary.unlink(missing_ok=True)
+            raise
+        os.close(self._fd)
+        self._fd, self._size = other._fd, other._size
 
     @property
     def is_current(self) -> bool:

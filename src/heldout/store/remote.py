@@ -20,7 +20,7 @@ from heldout.store.run_dir import COPIED, RunDir, now
 
 FILES = (
     *("notes.jsonl", "tools.jsonl", "results.jsonl", "results.jsonl.gz", "results.parquet"),
-    "summary.json",
+    *("ahead.jsonl", "summary.json"),
     *("curve.jsonl", "run.json"),
 )
 """Of a run directory, in the order they are copied in."""

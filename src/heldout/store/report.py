@@ -25,6 +25,7 @@ from heldout.stats.summary import (
     without_intervals,
     without_means,
 )
+from heldout.store.ahead import ahead_path
 from heldout.store.columns import derive, read_columns, summarize_results, write_parquet
 from heldout.store.database import select_items
 from heldout.store.error_counts import ErrorCount, count_errors, list_errors
@@ -45,6 +46,7 @@ from heldout.store.run_dir import (
     now,
 )
 from heldout.store.runs import find_run
+from heldout.store.settled import Settled, mark_stopped
 from heldout.store.tables import group_results, slice_summaries, summarize_table, table_of
 from heldout.store.token_counts import TOKENS, count_tokens
 from heldout.store.tools import tools_path
@@ -148,7 +150,8 @@ class EvalReport:
             source = RunDir(self.path)
             for file in (source.journal, source.run):
                 _copy_file(file, target.path / file.name)
-            for file in (source.columns, source.summary, tools_path(source.journal)):
+            others = source.columns, source.summary, tools_path(source.journal)
+            for file in (*others, ahead_path(source.journal)):
                 with suppress(FileNotFoundError, RunDirectoryError):  # no result: passed over
                     _copy_file(file, target.path / file.name)
             return
@@ -160,6 +163,7 @@ class EvalReport:
             journal.append(index[result.sample_id], result)
         journal.close()
         info = RunInfo.new(self.config, {})
+        info.settled = self.settled
         finish(target, info, journal.written, parquet_from)
         if self.summary.get("complete") is False:
             info.status, info.asked = "interrupted", self.summary.get("n_asked")
@@ -221,11 +225,17 @@ class EvalReport:
         """
         if self.lacks_mean:
             summary = without_means(summary)
+        summary = mark_stopped(summary, self.settled)
         if self.selection is None:
             return summary
         if self.selection.by_outcome:
             summary = without_intervals(summary)
         return {**summary, "where": self.selection.condition, "n_of": self.selection.of}
+
+    @property
+    def settled(self) -> Settled | None:
+        """How the claim of a run with `until` was settled; None of other runs."""
+        return None if self.info is None else self.info.settled
 
     @property
     def run_dir(self) -> RunDir | None:
@@ -398,7 +408,10 @@ class EvalReport:
             "n": summary.get("n"),
             "complete": self.is_finished,
         }
-        kept = {key: summary[key] for key in ("n_asked", "where", "n_of") if key in summary}
+        names = ("n_asked", "stopped", "where", "n_of")
+        kept = {key: summary[key] for key in names if key in summary}
+        if self.settled is not None:
+            kept["settled"] = msgspec.to_builtins(self.settled)
         return described | kept
 
 
@@ -455,6 +468,7 @@ def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Sum
     summary, usage, columns_hash = derive(
         run, repeats_of(info.config), threshold_of(info.config), parquet=parquet
     )
+    summary = mark_stopped(summary, info.settled)
     if summary["n"] != asked:
         raise RunDirectoryError(
             f"{run.journal} has {summary['n']} results where {asked} were asked for; was it "
@@ -508,7 +522,7 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
     summary, _, _ = derive(run, repeats_of(info.config), threshold_of(info.config), parquet=False)
     if info.asked == summary["n"] and run.derived_are_current(info):
-        return summary
+        return mark_stopped(summary, info.settled)
     limit = info.config.get("max_error_rate")
     rate = float(limit) if isinstance(limit, int | float) else None
     if info.status == "failed" and not has_mean(summary["n"], summary["n_errors"], rate):

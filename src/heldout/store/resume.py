@@ -141,11 +141,12 @@ class Ledger:
             )
             self._kept_samples += new.rowcount
             if record.error is None:
-                self._db.execute(
+                new = self._db.execute(
                     "INSERT OR IGNORE INTO done VALUES (?, ?)", (sample.id, record.repeat)
                 )
-                self.finished += 1
-                yield record.index, record.score.reward
+                if new.rowcount:  # a killed process may have left it in two files
+                    self.finished += 1
+                    yield record.index, record.score.reward
 
     def admit(self, index: int, sample: Sample) -> bytes:
         """Refuse a second sample of one id, and one that is not what it was before resuming.

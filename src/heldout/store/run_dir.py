@@ -37,6 +37,7 @@ from heldout.errors import (
     RunReplaced,
     UnknownFormat,
 )
+from heldout.store.ahead import ahead_path
 from heldout.store.fingerprint import PARTS, name_changes
 from heldout.store.journal import JournalWriter, RecordKey, records, storage_error
 from heldout.store.jsonl import (
@@ -49,9 +50,12 @@ from heldout.store.jsonl import (
     replace_file,
 )
 from heldout.store.numbers import TIMESTAMP, draw_number
+from heldout.store.settled import Settled
 
 FORMAT = "heldout.run"
-VERSION = 1
+VERSION = 2
+"""Of a run that was stopped early by `until`, which an earlier version would take for an ordinary
+one; others are written as version 1, which all read."""
 SUMMARY_FORMAT = "heldout.summary"
 SUMMARY_VERSION = 2
 """1 took samples of equal content for independent, and any metric that was always 1 for a rate."""
@@ -117,6 +121,8 @@ class RunInfo(msgspec.Struct):
     where an earlier version wrote it."""
     weight_versions: list[str] = []
     """The versions of weights that a server said it answered with, in the order seen."""
+    settled: Settled | None = None
+    """How its claim was settled; None of a run without `until`, or that goes on."""
 
     @classmethod
     def new(
@@ -125,7 +131,7 @@ class RunInfo(msgspec.Struct):
         """Describe a run that begins now."""
         return cls(
             FORMAT,
-            VERSION,
+            1,
             "running",
             config,
             functions,
@@ -353,6 +359,7 @@ class RunDir:
         """Replace run.json; a complete run has a number."""
         if info.status == "complete":
             self.draw_number(info)
+        info.version = VERSION if info.settled is not None and info.settled.is_early else 1
         replace_file(self.run, msgspec.json.format(msgspec.json.encode(info)) + b"\n")
 
     def draw_number(self, info: RunInfo) -> bool:
@@ -407,8 +414,12 @@ class RunDir:
         try:
             if self.read_info().status == "complete" or has_writer(self.journal):
                 return False
+            journals = [self.journal, ahead_path(self.journal)]
             return not self.has_saved_turns() and all(
-                record.is_empty() for record in records(self.journal, RecordKey)
+                record.is_empty()
+                for journal in journals
+                if journal.exists() or journal == self.journal
+                for record in records(journal, RecordKey)
             )
         except (RunDirectoryError, OSError):  # what cannot be read may well hold results
             return False
@@ -503,6 +514,8 @@ def _unknown_in(described: Any) -> list[str]:
 def _without_longer(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Return what a resumed run must share; a longer selection of the same order goes on."""
     shared = result_changing(before)
+    if "order" in before:  # a longer selection is in another order
+        return shared
     was, wanted = before.get("max_samples"), now.get("max_samples")
     if isinstance(was, int) and (wanted is None or wanted > was):
         shared["max_samples"] = wanted

@@ -70,7 +70,13 @@ def _as_literal(value: float | None) -> str:
 
 def _describe_unfinished(report: EvalReport) -> str | None:
     """Say that a run is not finished: no number over it is one of the whole."""
-    summary = report.summary
+    summary, settled = report.summary, report.settled
+    if settled is not None and settled.is_early:
+        return (
+            f"The run was stopped by until={settled.claim!r}: results has the {summary.get('n')} "
+            f"of {settled.n_asked} items that it stopped at, for what they showed. "
+            f"{settled.sentence.removesuffix('.')}"
+        )
     if report.is_finished:
         return None
     of = "" if summary.get("n_asked") is None else f" of {summary['n_asked']}"

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from heldout._core.chat.questions import question_of
 from heldout._core.version import __version__
 from heldout.adapters.inspect.values import to_number
@@ -199,6 +201,7 @@ class _Export:
         known = {key: value for key, value in _dict(sampling).items() if key in _SAMPLING}
         scores = [*self._summarize_scores()]
         status = STATUS.get(report.status, "started")
+        settled = {} if report.settled is None else {"until": msgspec.to_builtins(report.settled)}
         header: dict[str, Any] = {
             "version": 2,
             "status": status,
@@ -219,7 +222,9 @@ class _Export:
                 "config": {"epochs": report.repeats},
                 "packages": {"heldout": __version__},
                 "scorers": [{"name": score["name"], "options": {}} for score in scores],
-                "metadata": {EXPORTED: {"run": config.get("experiment_name"), "id": self.id}},
+                "metadata": {
+                    EXPORTED: {"run": config.get("experiment_name"), "id": self.id} | settled
+                },
             },
             "plan": {"name": "plan", "steps": [], "config": known},
             "results": {

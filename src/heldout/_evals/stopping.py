@@ -1,0 +1,341 @@
+"""When a run with `until` stops: looks at prefixes of a fixed order.
+
+Samples run in an order that is made of their ids alone, and a look is at the first n of them once
+*all* of them are done. Which answers are quick decides nothing: with 64 in flight and wrong answers
+twice as slow, the first 50 that end would say .62 where .50 is true. So the same answers lead to
+the same stop, whatever the concurrency, and after any number of kills.
+
+The engine asks three things: whether an item may start (`admits`), what a result changes (`add`),
+and, at the end, what was settled (`settle`). The statistics are in `stats/stopping/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+
+from heldout._core.config import EvalConfig
+from heldout._core.format import count, interval, number
+from heldout._core.until import Until
+from heldout._evals.baseline import Baseline
+from heldout.datasets import ordered_by_id
+from heldout.errors import EvalFailed
+from heldout.stats.intervals import Floats, Interval, Ints
+from heldout.stats.stopping import (
+    Claim,
+    Conclusion,
+    Look,
+    Plan,
+    Prefix,
+    better_than_baseline,
+    conclude,
+    look,
+    mean_above,
+    mean_below,
+    not_worse_than_baseline,
+    within,
+)
+from heldout.store.journal import cluster_hash, content_hash
+from heldout.store.settled import Decision, Settled
+from heldout.types import Sample
+
+if TYPE_CHECKING:
+    from heldout._evals.engine import Item
+
+ORDER_KEY = 0
+"""Determines the order together with the samples' ids, as the seed of `PeriodicEval` does."""
+TESTS = {
+    "binomial": "exact binomial test",
+    "paired": "exact test of the pairs that differ",
+    "hypergeometric": "exact hypergeometric test",
+    "tango": "Tango's score test",
+    "t": "Student's t",
+    "betting": "betting",
+    "without_replacement": "betting without replacement",
+    "width": "width of the interval",
+}
+
+
+def order_for_looks(samples: Sequence[Any], *, whole: bool) -> list[Any]:
+    """Put samples into the order in which they run, those of one cluster side by side.
+
+    A cluster takes the place of its first sample.
+
+    Args:
+        samples: In any order. What is no sample stays: it is refused where samples are checked.
+        whole: Whether samples that differ in metadata alone are different tasks.
+    """
+    if not all(isinstance(sample, Sample) for sample in samples):
+        return list(samples)
+    clusters: dict[int, list[Sample]] = {}
+    for sample in ordered_by_id(samples, ORDER_KEY):
+        clusters.setdefault(_cluster_of(sample, whole), []).append(sample)
+    return [sample for members in clusters.values() for sample in members]
+
+
+def _cluster_of(sample: Sample, whole: bool) -> int:
+    content = content_hash(sample.id, sample.input, sample.ground_truth)
+    return cluster_hash(content, sample.metadata, whole=whole)
+
+
+def plan_stopping(
+    samples: Sequence[Sample], config: EvalConfig, baseline: Baseline | None, *, whole: bool
+) -> Stopping:
+    """Plan the looks of a run.
+
+    Args:
+        samples: All samples, as `order_for_looks` has put them.
+        config: How the run is made; it has a claim.
+        baseline: The run that the claim compares with, if it does.
+        whole: Whether samples that differ in metadata alone are different tasks.
+
+    Raises:
+        InvalidInput: The set cannot settle the claim, even when it is used up.
+        NotComparable: The baseline lacks samples.
+    """
+    until = config.settles
+    assert until is not None
+    hashes = [_cluster_of(sample, whole) for sample in samples]
+    numbers = {hash: place for place, hash in enumerate(dict.fromkeys(hashes))}
+    units = np.array([numbers[hash] for hash in hashes], dtype=np.int64)
+    plan = Plan(
+        n=len(numbers),
+        spending="keep_power" if config.keep_power else "linear",
+        level=config.level,
+        this_set=config.this_set,
+    )
+    of_baseline = None if baseline is None else baseline.values(samples)
+    return Stopping(until, plan, units, config, of_baseline)
+
+
+def claim_of(until: Until) -> Claim:
+    """Return the claim that statistics test."""
+    match until.kind:
+        case "mean":
+            return mean_above(until.bound) if until.above else mean_below(until.bound)
+        case "precision":
+            return within(until.bound)
+        case "better":
+            return better_than_baseline()
+        case "not_worse":
+            return not_worse_than_baseline(until.bound)
+
+
+class Stopping:
+    """Decides after each complete prefix whether a run goes on."""
+
+    def __init__(
+        self,
+        until: Until,
+        plan: Plan,
+        units: Ints,
+        config: EvalConfig,
+        baseline: tuple[Floats, Floats] | None,
+    ) -> None:
+        """Begin before the first look.
+
+        Args:
+            until: What is to be settled.
+            plan: When to look.
+            units: Of each sample, in running order: the unit that it belongs to, from 0.
+            config: How the run is made.
+            baseline: The lowest and highest value of each sample in the run that is compared with.
+        """
+        self._until, self._plan, self._claim = until, plan, claim_of(until)
+        self._units, self._baseline = units, baseline
+        self._repeats, self._ahead = config.repeats, config.max_concurrent
+        self._max_error_rate = config.max_error_rate
+        # How many samples the first units have: a look at 10 clusters is one at all their samples.
+        self._samples_of = np.searchsorted(units, np.arange(plan.n or 0), side="right")
+        samples = len(units)
+        self._sums = np.zeros(samples)
+        self._left = np.full(samples, config.repeats)
+        self._errors = np.zeros(samples, dtype=np.int64)
+        self._first_open = 0
+        """Samples before this one are done."""
+        self._found: Look | None = None
+        self._next = plan.next_size(0)
+        self._moved = anyio.Event()
+        """Set when there was a look."""
+        self.is_over = False
+        """Whether the claim is settled, or the set used up."""
+
+    @property
+    def samples_of_look(self) -> int:
+        """How many samples the next look is at; once the run is over, the last one."""
+        return self._count_samples(self._next)
+
+    @property
+    def items(self) -> int:
+        """How many items the look that ended the run was at."""
+        return self.samples_of_look * self._repeats
+
+    @property
+    def errors(self) -> int:
+        """How many of these errored."""
+        return int(self._errors[: self.samples_of_look].sum())
+
+    def _count_samples(self, units: int | None) -> int:
+        return len(self._units) if units is None else int(self._samples_of[units - 1])
+
+    async def admits(self, item: Item) -> bool:
+        """Wait until an item may start; False if it must not, as the run is over.
+
+        No more than `max_concurrent` items beyond the next look start before that: they keep
+        everything busy while the last of its items end, and are all that a stop may waste.
+        """
+        place = item.index * self._repeats + item.repeat
+        while not self.is_over and place >= self.samples_of_look * self._repeats + self._ahead:
+            await self._moved.wait()
+        return not self.is_over
+
+    def add(self, index: int, reward: float | None) -> None:
+        """Count the result of an item, and make the looks that it completes.
+
+        Args:
+            index: The place of its sample.
+            reward: Its reward; None if it errored, so that it may be anything between 0 and 1.
+
+        Raises:
+            EvalFailed: The reward is not between 0 and 1.
+        """
+        if reward is None:
+            self._errors[index] += 1
+        elif 0 <= reward <= 1:
+            self._sums[index] += reward
+        else:
+            raise EvalFailed(
+                f"until is for rewards between 0 and 1, and the sample at position {index + 1} of "
+                f"the run has {reward:g}; run it with until='none', or give its metric a scale"
+            )
+        self._left[index] -= 1
+        while self._first_open < len(self._left) and self._left[self._first_open] == 0:
+            self._first_open += 1
+        while not self.is_over and self._first_open >= self.samples_of_look:
+            self._look()
+
+    def _look(self) -> None:
+        size = self._next
+        assert size is not None
+        later = self._plan.next_size(size)
+        samples = self.samples_of_look
+        if self._may_decide(samples) or later is None:
+            self._found = look(self._plan, self._claim, self._prefix(samples))
+        is_settled = self._found is not None and self._found.decision is not None
+        if (is_settled and self._may_decide(samples)) or later is None:
+            self.is_over = True
+        else:
+            self._next = later
+        moved, self._moved = self._moved, anyio.Event()
+        moved.set()
+
+    def _may_decide(self, samples: int) -> bool:
+        """Return whether a mean over these would be one (clause 3)."""
+        errors, items = int(self._errors[:samples].sum()), samples * self._repeats
+        limit = 1.0 if self._max_error_rate is None else self._max_error_rate
+        return errors < items and errors / items <= limit
+
+    def _prefix(self, samples: int) -> Prefix:
+        low = self._sums[:samples] / self._repeats
+        high = low + self._errors[:samples] / self._repeats
+        if self._baseline is not None:
+            below, above = (values[:samples] for values in self._baseline)
+            low, high = low - above, high - below
+        exact = bool((low == high).all())
+        return Prefix.of(low, None if exact else high, units=self._units[:samples])
+
+    # --- What was found ---
+
+    def describe(self) -> str:
+        """Say what the last look found, for the line of a run in flight."""
+        if self._found is None:
+            return f"first look at {count(self.samples_of_look, 'sample')}"
+        text = f"look {self._found.number} of {len(self._plan.sizes)}"
+        return f"{text}: {_numbers(self._found.mean, self._found.interval)}"
+
+    def settle(self, *, spent: int) -> Settled:
+        """Say what was settled, once the run is over.
+
+        Args:
+            spent: Items that were run.
+        """
+        found = conclude(self._plan, self._claim, self._prefix(self.samples_of_look))
+        decision: Decision = "inconclusive"
+        if found.decision is not None:
+            decision = "true" if found.decision else "false"
+        return Settled(
+            claim=str(self._until),
+            decision=decision,
+            sentence=self._sentence(decision, found),
+            rule=self._rule(found),
+            level=self._plan.level,
+            looks_used=found.looks_used,
+            looks_planned=len(self._plan.sizes),
+            n_decided=self.items,
+            n_asked=len(self._units) * self._repeats,
+            n_spent=spent,
+            estimate=None if found.estimate is None else _clean(found.estimate),
+            interval=None if found.interval is None else (found.interval.low, found.interval.high),
+            mean=float(self._sums[: self.samples_of_look].sum() / self.items),
+            difference=found.mean if self._baseline is not None else None,
+            this_set=self._plan.this_set,
+            baseline=self._until.baseline,
+        )
+
+    def _rule(self, found: Conclusion) -> str:
+        test = TESTS[found.test]
+        if found.method == "stagewise":
+            shape = "keeping power" if self._plan.spending == "keep_power" else "linear"
+            return f"{test}, {shape} spending"
+        return test
+
+    def _sentence(self, decision: Decision, found: Conclusion) -> str:
+        until, samples = self._until, self.samples_of_look
+        estimate = _clean(found.mean if found.estimate is None else found.estimate)
+        numbers = _numbers(estimate, found.interval, sign=until.baseline is not None)
+        where = " over this set" if self._plan.this_set else ""
+        said = f"{_CONCLUSIONS[until.kind, until.above, decision]}{where}: {numbers}".format(
+            bound=f"{until.bound:g}", run=until.baseline
+        )
+        at = f"{samples:,} of {count(len(self._units), 'sample')}"
+        if decision == "inconclusive":
+            said += f", with all {count(len(self._units), 'sample')} used up."
+            if until.kind == "better":
+                said += (
+                    " A true difference of 0 is never settled so; "
+                    f'"not worse than {until.baseline} by MARGIN" is.'
+                )
+            return said
+        return f"{said}, after {at}, at look {found.looks_used} of {len(self._plan.sizes)}."
+
+
+_CONCLUSIONS: dict[tuple[str, bool, Decision], str] = {
+    ("mean", True, "true"): "The mean is above {bound}",
+    ("mean", True, "false"): "The mean is not above {bound}",
+    ("mean", True, "inconclusive"): "Whether the mean is above {bound} is open",
+    ("mean", False, "true"): "The mean is below {bound}",
+    ("mean", False, "false"): "The mean is not below {bound}",
+    ("mean", False, "inconclusive"): "Whether the mean is below {bound} is open",
+    ("precision", True, "true"): "The mean is known to ±{bound}",
+    ("precision", True, "inconclusive"): "The mean is not known to ±{bound}",
+    ("better", True, "true"): "Better than {run}",
+    ("better", True, "false"): "Worse than {run}",
+    ("better", True, "inconclusive"): "No difference from {run} was shown",
+    ("not_worse", True, "true"): "Not worse than {run} by {bound}",
+    ("not_worse", True, "false"): "Worse than {run} by {bound} or more",
+    ("not_worse", True, "inconclusive"): "Whether it is worse than {run} by {bound} is open",
+}
+
+
+def _numbers(value: float, around: Interval | None, *, sign: bool = False) -> str:
+    if around is None:
+        return number(value, sign=sign)
+    return f"{number(value, sign=sign)} ({interval(around.low, around.high)})"
+
+
+def _clean(value: float) -> float:
+    """Return a value found by bisection without what it has missed by."""
+    return round(value, 9) + 0.0

@@ -1,0 +1,78 @@
+"""What a run with `until` settled: the part of run.json that says how it was stopped.
+
+The run's journal holds the samples of its last look alone (`ahead.py` has the others), so every
+reader's n is the prefix that decided. What the ordinary formulas would say of how sure its means
+are is wrong, since the run was stopped because of what came out: `mark_stopped` takes it away, and
+the interval that holds is in here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from heldout.stats.summary import Summary, without_intervals
+
+Decision = Literal["true", "false", "inconclusive"]
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """How the claim of a run was settled.
+
+    Attributes:
+        claim: The claim, as `until` has it.
+        decision: "true", "false", or "inconclusive" where the set was used up before either.
+        sentence: The same in a sentence, with its numbers.
+        rule: The rule that decided, in words.
+        level: The two-sided error rate of the rule.
+        looks_used: Looks that were made.
+        looks_planned: Looks that there could have been.
+        n_decided: Items that the decision is about: `n` of the summary.
+        n_asked: Items of the whole set: what `n` of an ordinary run counts.
+        n_spent: Items that were run, those in flight at the stop included.
+        estimate: The mean, or the difference from the baseline, corrected for having stopped here.
+        interval: The interval that goes with it, low and high; null where there is none.
+        mean: The plain mean of the items that were decided on, errored ones as 0.
+        difference: The plain mean difference from the baseline over these; null without one. Where
+            the run stopped early, what it was decided on is too far from the bound.
+        this_set: Whether this is about the mean over this set of samples, not over ones like them.
+        baseline: The run that it was compared with; null where there is none.
+    """
+
+    claim: str
+    decision: Decision
+    sentence: str
+    rule: str
+    level: float
+    looks_used: int
+    looks_planned: int
+    n_decided: int
+    n_asked: int
+    n_spent: int
+    estimate: float | None
+    interval: tuple[float, float] | None
+    mean: float | None
+    difference: float | None = None
+    this_set: bool = False
+    baseline: str | None = None
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the run stopped before its set was used up."""
+        return self.n_decided < self.n_asked
+
+    @property
+    def exit_code(self) -> int:
+        """0 where the claim is true, 1 where it is false, 3 where neither was shown."""
+        return EXIT_CODES[self.decision]
+
+
+EXIT_CODES: dict[Decision, int] = {"true": 0, "false": 1, "inconclusive": 3}
+
+
+def mark_stopped(summary: Summary, settled: Settled | None) -> Summary:
+    """Say in a summary that its run was stopped early, and take its ordinary intervals away."""
+    if settled is None or not settled.is_early:
+        return summary
+    return {**without_intervals(summary), "stopped": True, "n_asked": settled.n_asked}
