@@ -26,7 +26,7 @@ from tests.golden.reading import copy_set, differences, observe, read_page, run_
 SETS = sorted(path for path in DATA.iterdir() if path.is_dir())
 EXPECTED = {path.name: json.loads((path / "expected.json").read_text()) for path in SETS}
 CHECKS = {path.name: tomllib.loads((path / "checks.toml").read_text()) for path in SETS}
-LARGEST = 500_000
+LARGEST = 600_000
 FIRST = DATA / "2026-11-19"
 
 
@@ -126,6 +126,22 @@ def test_a_killed_run_goes_on_with_its_saved_turns_to_the_report_of_one_never_st
     assert [(r.trajectory.messages, r.trajectory.outcome, r.score) for r in whole] == [
         (r.trajectory.messages, r.trajectory.outcome, r.score) for r in results.values()
     ]
+
+
+def test_a_run_that_stops_goes_on_to_its_stop_and_a_stopped_one_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_set(DATA / "2026-11-19-until", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    whole = succeed("run until.py --name whole --until mean>0.5 --json")
+    killed = succeed("run until.py --name killed --resume --json")
+    assert killed["decision"] == whole["decision"] == "true"
+    assert not differences(read_summary("killed"), read_summary("whole"))
+    before = read_summary("stopped")
+    succeed("run until.py --name stopped --resume --json")
+    assert read_summary("stopped") == before, "there was nothing left to do"
+    succeed("run until.py --name stopped --resume --until none --json")
+    assert not differences(read_summary("stopped"), read_summary("plain"))
 
 
 @pytest.mark.parametrize("name", ["shop", "tuned", "judged", "journey", "resumed"])
