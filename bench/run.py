@@ -31,6 +31,7 @@ BENCHMARKS = {
     "stats": "stats.py",
     "scoring": "scoring.py",
     "monitor": "monitor.py",
+    "adaptive": "adaptive.py",
     "startup": "startup.py",
     "view": "view.py",
     "cluster": "cluster.py",

@@ -522,9 +522,10 @@ class EvalRun:
     async def _work(self, items: Iterator[Item], pool: TaskGroup, remaining: int) -> None:
         if remaining and not self.exhausted:  # one starts the next, if anything is left for it
             pool.start_soon(self._work, items, pool, remaining - 1)
+        stopping = self.stopping
         try:
             for item in items:
-                if self.stopping is not None and not await self.stopping.admits(item):
+                if stopping is not None and not await stopping.admits(item):
                     return
                 self.progress.in_flight += 1
                 result, problem = await self.run_item(item)

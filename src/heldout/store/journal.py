@@ -334,7 +334,7 @@ class JournalWriter(LineWriter):
         Raises InvalidInput as `encode_result` does, and RunDirectoryError where it cannot be
         written; what was written before is readable.
         """
-        self.append_line(self.encode(index, result, sample))
+        self.append_line(encode_result(index, result, sample, self._store_tools))
 
     def encode(self, index: int, result: EvalResult, sample: bytes | None = None) -> bytes:
         """Encode a result as its line here, with its tools stored; raises as `append` does."""
