@@ -74,8 +74,7 @@ def stop_by_rule(outcomes: Any, baseline: Any, config: EvalConfig) -> Stop:
         stopping.add(index, float(outcome))
         if stopping.is_over:
             break
-    found = look(stopping._plan, stopping._claim, stopping._prefix(stopping.samples_of_look))
-    return Stop(found.decision, stopping.samples_of_look)
+    return Stop(stopping.look().decision, stopping.samples_of_look)
 
 
 def run_engine(outcomes: Any, folder: Path, name: str, **settings: Any) -> EvalReport:

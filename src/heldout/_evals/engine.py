@@ -14,8 +14,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -34,7 +34,7 @@ from heldout._core.format import describe_weight_versions, printable
 from heldout._core.loop_clock import Blocking, loop_clock
 from heldout._core.prices import Price
 from heldout._core.until import NO_CLAIM
-from heldout._evals.baseline import CLAIM_KEYS, Baseline, open_baseline
+from heldout._evals.baseline import CLAIM_KEYS, open_baseline
 from heldout._evals.progress import RunProgress, show_progress
 from heldout._evals.rollout import (
     Attempt,
@@ -52,7 +52,7 @@ from heldout._evals.rollout import (
     root_of,
     turn_limit,
 )
-from heldout._evals.stopping import Stopping, order_for_looks, plan_stopping
+from heldout._evals.stopping import Prefixes, order_for_looks, plan_stopping
 from heldout.environment import rates_continuations, reads_metadata
 from heldout.errors import (
     EvalFailed,
@@ -133,6 +133,48 @@ async def evaluate(
         ItemFailed: An item errored under `on_error="raise"`.
     """
     definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+    config = prepare_config(definition, config)
+    if executor is not None:
+        return await executor.evaluate(definition, config)
+    async with opened(definition, config) as evaluation:
+        return await evaluation.run()
+
+
+@asynccontextmanager
+async def opened(definition: EvalDefinition, config: EvalConfig) -> AsyncIterator[Evaluation]:
+    """Open the model of an eval; it and the eval's environments are closed at the end.
+
+    Args:
+        definition: What is run.
+        config: How, as `prepare_config` has completed it.
+
+    Yields:
+        The run, which has not begun.
+    """
+    endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
+    if config.cache:
+        endpoint = CachedEndpoint(endpoint, config.endpoint, config.cache)
+    try:
+        yield Evaluation(definition, config, endpoint)
+    finally:
+        with anyio.CancelScope(shield=True):
+            end_run = getattr(definition.environment_factory, "end_run", None)
+            if end_run is not None:
+                await settle(end_run())
+            if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
+                await endpoint.close()
+
+
+def prepare_config(definition: EvalDefinition, config: EvalConfig) -> EvalConfig:
+    """Complete a config by what the eval says, and refuse samples that nothing can be asked of.
+
+    Args:
+        definition: What is run.
+        config: What the user says.
+
+    Raises:
+        InvalidInput: There is no model, or there are no samples.
+    """
     samples = definition.samples
     if not isinstance(samples, Iterable):
         raise InvalidInput(f"samples must be a list or another iterable of Sample, got {samples!r}")
@@ -147,20 +189,7 @@ async def evaluate(
     if isinstance(samples, Sequence):  # before a model is loaded; a stream is checked as it is read
         known = [s for s in islice(samples, config.max_samples) if isinstance(s, Sample)]
         check_questions(known, definition.prepare_messages)
-    if executor is not None:
-        return await executor.evaluate(definition, config)
-    endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
-    if config.cache:
-        endpoint = CachedEndpoint(endpoint, config.endpoint, config.cache)
-    try:
-        return await Evaluation(definition, config, endpoint).run()
-    finally:
-        with anyio.CancelScope(shield=True):
-            end_run = getattr(definition.environment_factory, "end_run", None)
-            if end_run is not None:
-                await settle(end_run())
-            if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
-                await endpoint.close()
+    return config
 
 
 @dataclass(slots=True)
@@ -214,11 +243,6 @@ class EvalRun:
         self.dir = RunDir(Path(config.output_dir) / name)
         self.samples, self.config = samples, config
         self.described = {**described, "experiment_name": name}
-        self.baseline: Baseline | None = None
-        """The run that the claim compares with."""
-        if config.settles is not None:
-            self.described["order"] = "seeded"
-            self._open_baseline(config.settles.baseline, functions)
         self.functions = functions
         price = described.get("price")
         self.progress = RunProgress(config.repeats, Price(**price) if price else None)
@@ -240,7 +264,9 @@ class EvalRun:
         self._question_fields: dict[str, None] = {}
         """Fields of the samples' inputs that the questions are taken from."""
         self._parquet_from = parquet_from
-        self.stopping: Stopping | None = None
+        self.make_stopping: Callable[[Sequence[Sample]], Prefixes] | None = None
+        """Plans the looks of a run that stops; None of an ordinary run."""
+        self.stopping: Prefixes | None = None
         """Decides when the run has shown what it is to show; None of an ordinary run."""
         self.ahead: AheadJournal | None = None
         """Writes the journal of a run that may stop."""
@@ -249,11 +275,29 @@ class EvalRun:
         self._read_before: list[tuple[int, float]] = []
         """Index and reward of what a killed process finished."""
         self._yielded_at = time.perf_counter()
+        if config.settles is not None:
+            self._stop_by_claim(config.settles.baseline)
 
-    def _open_baseline(self, name: str | None, functions: dict[str, Any]) -> None:
-        if name is not None:
-            self.baseline = open_baseline(name, self.config.experiment_name, functions)
-            self.described["baseline"] = {"run": name, "id": self.baseline.id}
+    def _stop_by_claim(self, baseline_name: str | None) -> None:
+        baseline = None
+        if baseline_name is not None:
+            baseline = open_baseline(baseline_name, self.config.experiment_name, self.functions)
+            self.described["baseline"] = {"run": baseline_name, "id": baseline.id}
+
+        def plan(samples: Sequence[Sample]) -> Prefixes:
+            return plan_stopping(samples, self.config, baseline, whole=self.reads_metadata)
+
+        self.stop_by(plan)
+
+    def stop_by(self, make_stopping: Callable[[Sequence[Sample]], Prefixes], **says: Any) -> None:
+        """Have the run stop, before it begins.
+
+        Args:
+            make_stopping: Plans its looks, given the samples in their order.
+            **says: What run.json's config says of it.
+        """
+        self.make_stopping = make_stopping
+        self.described |= {"order": "seeded", **says}
 
     def run_item(self, item: Item) -> Awaitable[ItemResult]:
         """Run one item."""
@@ -311,7 +355,7 @@ class EvalRun:
         for journal in (self.dir.journal, ahead_path(self.dir.journal)):
             for index, reward in self.ledger.read_journal(journal) if journal.exists() else ():
                 self.progress.add(index, reward)
-                if self.config.settles is not None:
+                if self.make_stopping is not None:
                     self._read_before.append((index, reward))
         has_results = self.ledger.finished or self.dir.has_saved_turns()
         if not self.config.resume:
@@ -348,11 +392,9 @@ class EvalRun:
         if "order" not in self.described:
             return
         limit = sys.maxsize
-        if self.config.settles is not None:
+        if self.make_stopping is not None:
             assert isinstance(self.samples, Sequence)
-            self.stopping = plan_stopping(
-                self.samples, self.config, self.baseline, whole=self.reads_metadata
-            )
+            self.stopping = self.make_stopping(self.samples)
             for index, reward in self._read_before:
                 self.stopping.add(index, reward)
             self.progress.describe_looks = self.stopping.describe
@@ -399,6 +441,7 @@ class EvalRun:
         if self.stopping is not None:
             self.info.settled = self.stopping.settle(spent=self.progress.done)
             assert self.ahead is not None
+            self.ahead.let_in(self.stopping.samples_of_look)
             self.ahead.end_at(self.stopping.samples_of_look)
         if self.inherited is not None:
             self.info.settled = self.inherited

@@ -98,17 +98,28 @@ def plan_stopping(
     """
     until = config.settles
     assert until is not None
-    hashes = [_cluster_of(sample, whole) for sample in samples]
-    numbers = {hash: place for place, hash in enumerate(dict.fromkeys(hashes))}
-    units = np.array([numbers[hash] for hash in hashes], dtype=np.int64)
+    units = units_of(samples, whole=whole)
     plan = Plan(
-        n=len(numbers),
+        n=int(units[-1]) + 1,
         spending="keep_power" if config.keep_power else "linear",
         level=config.level,
         this_set=config.this_set,
     )
     of_baseline = None if baseline is None else baseline.values(samples)
     return Stopping(until, plan, units, config, of_baseline)
+
+
+def prefix_of(low: Floats, high: Floats, units: Ints) -> Prefix:
+    """Return the values of the first samples as statistics take them."""
+    exact = bool((low == high).all())
+    return Prefix.of(low, None if exact else high, units=units[: len(low)])
+
+
+def units_of(samples: Sequence[Sample], *, whole: bool) -> Ints:
+    """Number the unit of each sample, in the order of `order_for_looks`: a sample, or a cluster."""
+    hashes = [_cluster_of(sample, whole) for sample in samples]
+    numbers = {hash: place for place, hash in enumerate(dict.fromkeys(hashes))}
+    return np.array([numbers[hash] for hash in hashes], dtype=np.int64)
 
 
 def claim_of(until: Until) -> Claim:
@@ -124,28 +135,18 @@ def claim_of(until: Until) -> Claim:
             return not_worse_than_baseline(until.bound)
 
 
-class Stopping:
-    """Decides after each complete prefix whether a run goes on."""
+class Prefixes:
+    """Knows which samples of a run are done, and how far beyond a look items may start."""
 
-    def __init__(
-        self,
-        until: Until,
-        plan: Plan,
-        units: Ints,
-        config: EvalConfig,
-        baseline: tuple[Floats, Floats] | None,
-    ) -> None:
+    def __init__(self, plan: Plan, units: Ints, config: EvalConfig) -> None:
         """Begin before the first look.
 
         Args:
-            until: What is to be settled.
             plan: When to look.
             units: Of each sample, in running order: the unit that it belongs to, from 0.
             config: How the run is made.
-            baseline: The lowest and highest value of each sample in the run that is compared with.
         """
-        self._until, self._plan, self._claim = until, plan, claim_of(until)
-        self._units, self._baseline = units, baseline
+        self._plan, self._units = plan, units
         self._repeats, self._ahead = config.repeats, config.max_concurrent
         self._max_error_rate = config.max_error_rate
         # How many samples the first units have: a look at 10 clusters is one at all their samples.
@@ -156,21 +157,21 @@ class Stopping:
         self._errors = np.zeros(samples, dtype=np.int64)
         self._first_open = 0
         """Samples before this one are done."""
-        self._found: Look | None = None
         self._next = plan.next_size(0)
+        """Units of the next look; once the run is over, of the last one."""
         self._moved = anyio.Event()
         """Set when there was a look."""
         self.is_over = False
-        """Whether the claim is settled, or the set used up."""
+        """Whether there is nothing more to run."""
 
     @property
     def samples_of_look(self) -> int:
         """How many samples the next look is at; once the run is over, the last one."""
-        return self._count_samples(self._next)
+        return len(self._units) if self._next is None else int(self._samples_of[self._next - 1])
 
     @property
     def items(self) -> int:
-        """How many items the look that ended the run was at."""
+        """How many items that look is at."""
         return self.samples_of_look * self._repeats
 
     @property
@@ -178,8 +179,10 @@ class Stopping:
         """How many of these errored."""
         return int(self._errors[: self.samples_of_look].sum())
 
-    def _count_samples(self, units: int | None) -> int:
-        return len(self._units) if units is None else int(self._samples_of[units - 1])
+    @property
+    def is_complete(self) -> bool:
+        """Whether all samples of the next look are done."""
+        return self._first_open >= self.samples_of_look
 
     async def admits(self, item: Item) -> bool:
         """Wait until an item may start; False if it must not, as the run is over.
@@ -188,7 +191,7 @@ class Stopping:
         everything busy while the last of its items end, and are all that a stop may waste.
         """
         place = item.index * self._repeats + item.repeat
-        while not self.is_over and place >= self.samples_of_look * self._repeats + self._ahead:
+        while not self.is_over and place >= self.items + self._ahead:
             await self._moved.wait()
         return not self.is_over
 
@@ -208,44 +211,104 @@ class Stopping:
             self._sums[index] += reward
         else:
             raise EvalFailed(
-                f"until is for rewards between 0 and 1, and the sample at position {index + 1} of "
-                f"the run has {reward:g}; run it with until='none', or give its metric a scale"
+                "runs that stop are for rewards between 0 and 1, and the sample at position "
+                f"{index + 1} of this one has {reward:g}; run it without until, or scale its metric"
             )
         self._left[index] -= 1
         while self._first_open < len(self._left) and self._left[self._first_open] == 0:
             self._first_open += 1
-        while not self.is_over and self._first_open >= self.samples_of_look:
-            self._look()
+        self.go_on()
 
-    def _look(self) -> None:
-        size = self._next
-        assert size is not None
-        later = self._plan.next_size(size)
-        samples = self.samples_of_look
-        if self._may_decide(samples) or later is None:
-            self._found = look(self._plan, self._claim, self._prefix(samples))
-        is_settled = self._found is not None and self._found.decision is not None
-        if (is_settled and self._may_decide(samples)) or later is None:
+    def go_on(self) -> None:
+        """Make the looks whose samples are done."""
+        raise NotImplementedError
+
+    def settle(self, *, spent: int) -> Settled:
+        """Say what was settled, once the run is over.
+
+        Args:
+            spent: Items that were run.
+        """
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Say what the last look found, for the line of a run in flight."""
+        raise NotImplementedError
+
+    def move(self, later: int | None) -> None:
+        """Go on to a later look, or end the run at this one; wakes those that wait to start.
+
+        Args:
+            later: Units of that look; None: there is none.
+        """
+        if later is None:
             self.is_over = True
         else:
             self._next = later
         moved, self._moved = self._moved, anyio.Event()
         moved.set()
 
-    def _may_decide(self, samples: int) -> bool:
-        """Return whether a mean over these would be one (clause 3)."""
-        errors, items = int(self._errors[:samples].sum()), samples * self._repeats
+    def may_decide(self) -> bool:
+        """Return whether a mean over the samples of this look would be one (clause 3)."""
         limit = 1.0 if self._max_error_rate is None else self._max_error_rate
-        return errors < items and errors / items <= limit
+        return self.errors < self.items and self.errors / self.items <= limit
 
-    def _prefix(self, samples: int) -> Prefix:
+    def bounds(self) -> tuple[Floats, Floats]:
+        """Return the lowest and the highest mean that each sample of this look may have."""
+        samples = self.samples_of_look
         low = self._sums[:samples] / self._repeats
-        high = low + self._errors[:samples] / self._repeats
+        return low, low + self._errors[:samples] / self._repeats
+
+    @property
+    def mean(self) -> float:
+        """The plain mean over the items of this look, errored ones as 0."""
+        return float(self._sums[: self.samples_of_look].sum()) / self.items
+
+
+class Stopping(Prefixes):
+    """Decides after each complete prefix whether a run goes on."""
+
+    def __init__(
+        self,
+        until: Until,
+        plan: Plan,
+        units: Ints,
+        config: EvalConfig,
+        baseline: tuple[Floats, Floats] | None,
+    ) -> None:
+        """Begin before the first look.
+
+        Args:
+            until: What is to be settled.
+            plan: As for `Prefixes`, and so are units and config.
+            units: See there.
+            config: See there.
+            baseline: The lowest and highest value of each sample in the run that is compared with.
+        """
+        super().__init__(plan, units, config)
+        self._until, self._claim, self._baseline = until, claim_of(until), baseline
+        self._found: Look | None = None
+
+    def go_on(self) -> None:
+        """Make the looks whose samples are done."""
+        while not self.is_over and self.is_complete:
+            later = None if self._next is None else self._plan.next_size(self._next)
+            may_decide = self.may_decide()
+            if may_decide or later is None:
+                self._found = self.look()
+            is_settled = self._found is not None and self._found.decision is not None
+            self.move(None if is_settled and may_decide else later)
+
+    def look(self) -> Look:
+        """Look at the samples of the next look, which must be done."""
+        return look(self._plan, self._claim, self._prefix())
+
+    def _prefix(self) -> Prefix:
+        low, high = self.bounds()
         if self._baseline is not None:
-            below, above = (values[:samples] for values in self._baseline)
+            below, above = (values[: len(low)] for values in self._baseline)
             low, high = low - above, high - below
-        exact = bool((low == high).all())
-        return Prefix.of(low, None if exact else high, units=self._units[:samples])
+        return prefix_of(low, high, self._units)
 
     # --- What was found ---
 
@@ -254,7 +317,7 @@ class Stopping:
         if self._found is None:
             return f"first look at {count(self.samples_of_look, 'sample')}"
         text = f"look {self._found.number} of {len(self._plan.sizes)}"
-        return f"{text}: {_numbers(self._found.mean, self._found.interval)}"
+        return f"{text}: {format_estimate(self._found.mean, self._found.interval)}"
 
     def settle(self, *, spent: int) -> Settled:
         """Say what was settled, once the run is over.
@@ -262,7 +325,7 @@ class Stopping:
         Args:
             spent: Items that were run.
         """
-        found = conclude(self._plan, self._claim, self._prefix(self.samples_of_look))
+        found = conclude(self._plan, self._claim, self._prefix())
         decision: Decision = "inconclusive"
         if found.decision is not None:
             decision = "true" if found.decision else "false"
@@ -277,9 +340,9 @@ class Stopping:
             n_decided=self.items,
             n_asked=len(self._units) * self._repeats,
             n_spent=spent,
-            estimate=None if found.estimate is None else _clean(found.estimate),
+            estimate=None if found.estimate is None else clean_estimate(found.estimate),
             interval=None if found.interval is None else (found.interval.low, found.interval.high),
-            mean=float(self._sums[: self.samples_of_look].sum() / self.items),
+            mean=self.mean,
             difference=found.mean if self._baseline is not None else None,
             this_set=self._plan.this_set,
             baseline=self._until.baseline,
@@ -294,8 +357,8 @@ class Stopping:
 
     def _sentence(self, decision: Decision, found: Conclusion) -> str:
         until, samples = self._until, self.samples_of_look
-        estimate = _clean(found.mean if found.estimate is None else found.estimate)
-        numbers = _numbers(estimate, found.interval, sign=until.baseline is not None)
+        estimate = clean_estimate(found.mean if found.estimate is None else found.estimate)
+        numbers = format_estimate(estimate, found.interval, sign=until.baseline is not None)
         where = " over this set" if self._plan.this_set else ""
         said = f"{_CONCLUSIONS[until.kind, until.above, decision]}{where}: {numbers}".format(
             bound=f"{until.bound:g}", run=until.baseline
@@ -330,12 +393,12 @@ _CONCLUSIONS: dict[tuple[str, bool, Decision], str] = {
 }
 
 
-def _numbers(value: float, around: Interval | None, *, sign: bool = False) -> str:
+def format_estimate(value: float, around: Interval | None, *, sign: bool = False) -> str:
     if around is None:
         return number(value, sign=sign)
     return f"{number(value, sign=sign)} ({interval(around.low, around.high)})"
 
 
-def _clean(value: float) -> float:
+def clean_estimate(value: float) -> float:
     """Return a value found by bisection without what it has missed by."""
     return round(value, 9) + 0.0
