@@ -238,10 +238,9 @@ def gate(
     means = {"min_mean": min_mean, "max_mean": max_mean}
     _check_bounds(losses, means, metric, in_unit=within_unit(measure.item_values(loaded)))
     before = None if baseline is None else load_run(baseline, keys, name="A")
-    if not keys and metric == REWARD:
-        bounds = (no_worse_than, min_mean, max_mean)
-        if (stopped := _judge_stopped(loaded, before, bounds, confidence)) is not None:
-            return stopped
+    stopped = _judge_stopped(loaded, before, bounds, confidence)
+    if stopped is not None and not keys and metric == REWARD:
+        return stopped
     refuse_mismatches(find_copies(loaded, before), allow, f"{loaded.name} cannot be judged")
     checks: list[Check] = []
     comparison = None
@@ -276,7 +275,7 @@ def gate(
 def _judge_stopped(
     run: LoadedRun,
     baseline: LoadedRun | None,
-    bounds: tuple[float | None, float | None, float | None],
+    bounds: Mapping[str, float | None],
     confidence: float,
 ) -> Gate | None:
     """Return the verdict on a run that was stopped early, if it was stopped by this very check."""
@@ -286,14 +285,13 @@ def _judge_stopped(
     until = parse_until(settled.claim)
     if until is None or not math.isclose(confidence, 1 - settled.level):
         return None
-    kinds: dict[tuple[str, bool], tuple[CheckKind, tuple[float | None, float | None, float | None]]]
-    kinds = {
-        ("not_worse", True): ("overall", (until.bound, None, None)),
-        ("mean", True): ("min_mean", (None, until.bound, None)),
-        ("mean", False): ("max_mean", (None, None, until.bound)),
+    kinds: dict[tuple[str, bool], tuple[CheckKind, str]] = {
+        ("not_worse", True): ("overall", "no_worse_than"),
+        ("mean", True): ("min_mean", "min_mean"),
+        ("mean", False): ("max_mean", "max_mean"),
     }
-    kind, asked = kinds.get((until.kind, until.above), ("overall", (None, None, None)))
-    if bounds != asked:
+    kind, name = kinds.get((until.kind, until.above), ("overall", ""))
+    if {name: bound for name, bound in bounds.items() if bound is not None} != {name: until.bound}:
         return None
     if baseline is not None:
         described = run.config.get("baseline")
@@ -305,7 +303,9 @@ def _judge_stopped(
     if settled.decision == "inconclusive":  # scored again: another scorer had stopped it
         return None
     estimate = settled.mean if settled.estimate is None else settled.estimate
-    reading = Reading(outcome, estimate or 0.0, Interval(*settled.interval), run.table.samples)
+    if estimate is None:
+        return None
+    reading = Reading(outcome, estimate, Interval(*settled.interval), run.table.samples)
     bound = -until.bound if kind == "overall" else until.bound
     check = Check(kind, None, bound, outcome, reading, None, None, corrected=True)
     side = make_side(run, run.table.samples)
