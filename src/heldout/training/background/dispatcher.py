@@ -236,9 +236,8 @@ class AsyncEvalDispatcher:
         atexit.unregister(loggers.close)
         self.trainer = TrainerThread(self._changes.notify)
         """Runs what evals need in the trainer's thread."""
-        self._runner = JobRunner(self._changes, self._table, PointLog(loggers), max_seconds)
-        if self._file is not None:
-            self._runner.names = self._file.names
+        names = set() if self._file is None else self._file.names
+        self._runner = JobRunner(self._changes, self._table, PointLog(loggers), names, max_seconds)
         if self.is_first:
             open_dispatchers.add(self)
             atexit.register(self.end_with_process)

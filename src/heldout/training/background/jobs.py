@@ -89,7 +89,7 @@ class NotCopyable(InvalidInput):
 
 
 class JobState(IntEnum):
-    """How far an eval has come. It only moves forward, with the dispatcher's lock held."""
+    """How far an eval has come. It only moves forward, with the table's lock held."""
 
     NEW = 0
     """It waits for a slot."""
@@ -425,20 +425,24 @@ class JobRunner:
         changes: Its lock is held while the table is read or changed.
         table: The evals.
         points: Sends points to loggers.
+        names: Keys in use: those of the run directory, whichever dispatcher has it.
         max_seconds: Time limit of one eval.
     """
 
     def __init__(
-        self, changes: ChangeCounter, table: JobTable, points: PointLog, max_seconds: float | None
+        self,
+        changes: ChangeCounter,
+        table: JobTable,
+        points: PointLog,
+        names: set[tuple[str, str, int]],
+        max_seconds: float | None,
     ) -> None:
         self._changes, self._table, self._max_seconds = changes, table, max_seconds
-        self.points = points
+        self.points, self.names = points, names
         self.threads = Threads()
         self.loop: EventLoop[EvalJob] = EventLoop(self._run, self._on_breakdown)
         self.latest_step = 0
         """The current training step."""
-        self.names: set[tuple[str, str, int]] = set()
-        """Keys in use: those of the run directory, whichever dispatcher has it."""
         self.is_closed = False
 
     def _start_next(self) -> None:

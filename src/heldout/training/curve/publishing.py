@@ -87,8 +87,8 @@ def judge_by_default(point: CurvePoint, file: CurveFile) -> CurvePoint:
     A point without rewards of its samples, or with a verdict already, is returned as it is; and so
     is one of an earlier attempt, which later points have been judged without.
     """
-    awaits_verdict = point.verdict is not None or not point.has_result or not point.outcomes
-    if awaits_verdict or point.session != file.session:
+    needs_none = point.verdict is not None or not point.has_result or not point.outcomes
+    if needs_none or point.session != file.session:
         return point
     try:
         known = [p for p in read_points(file.run.curve) if p.label == point.label]
