@@ -30,8 +30,10 @@ from heldout.training import (
     from_functions,
 )
 from heldout.training.background.dispatcher import pending_evals
-from heldout.training.curve.points import pending_point
+from heldout.training.curve.points import pending_point, read_points
 from heldout.training.curve.verdicts import terms_of
+from heldout.training.ranks import Alone
+from heldout.training.sharding import ShardedModel
 from tests.conftest import both_loops
 from tests.training.toys import (
     Clock,
@@ -284,6 +286,22 @@ def test_where_it_waits_a_first_eval_may_take_as_long_as_it_likes(
         evals.maybe_run(20)
         monkeypatch.setattr(dispatcher.trainer, "run_calls", run_calls)
     assert [(p.step, p.skipped) for p in points_of(tmp_path / "run")] == [(10, None), (20, None)]
+
+
+def test_an_eval_whose_wait_for_a_slot_is_limited_has_its_line_ahead(
+    tmp_path: Path, gates: Gates
+) -> None:
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(3), gates)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
+        evals.begin()
+        sharded = ShardedModel(Counter(3), Alone(patience=LONG))  # by the others, who wait as well
+        evals._background.schedule(dispatcher, 10, sharded, evals.curve)
+        assert gates.begun.wait(LONG)
+        [ahead] = read_points(tmp_path / "run" / "curve.jsonl")
+        gates.open.set()
+    assert (ahead.step, ahead.pending) == (10, True)
+    assert [(p.step, p.has_result) for p in points_of(tmp_path / "run")] == [(10, True)]
 
 
 def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
