@@ -11,6 +11,7 @@ walks       boundaries of counts: every path that they can take
 gaussian    the same for means that are normal
 evidence    what every test is
 races       several models on the same samples: the losers stop
+ranks       several finished runs, with intervals of their ranks
 expecting   what a plan will cost, and what a set can settle, before anything runs
 
 (`stats/sequential.py` is about curves of evals, not about one eval.) Arrays of numbers go in, in
@@ -39,6 +40,7 @@ from heldout.stats.stopping.expecting import (
 from heldout.stats.stopping.looking import Conclusion, Look, conclude, look
 from heldout.stats.stopping.plans import Plan, Spending
 from heldout.stats.stopping.races import Dropped, Lead, Standing, stand
+from heldout.stats.stopping.ranks import Rank, RankedPair, Ranking, rank_runs
 
 __all__ = [
     "Claim",
@@ -49,6 +51,9 @@ __all__ = [
     "Look",
     "Plan",
     "Prefix",
+    "Rank",
+    "RankedPair",
+    "Ranking",
     "Spending",
     "Standing",
     "better_than_baseline",
@@ -61,6 +66,7 @@ __all__ = [
     "mean_above",
     "mean_below",
     "not_worse_than_baseline",
+    "rank_runs",
     "stand",
     "units_needed",
     "within",
