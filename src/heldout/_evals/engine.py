@@ -52,6 +52,7 @@ from heldout._evals.rollout import (
     root_of,
     turn_limit,
 )
+from heldout._evals.steering import Steering
 from heldout._evals.stopping import Prefixes, order_for_looks, plan_stopping
 from heldout.environment import rates_continuations, reads_metadata
 from heldout.errors import (
@@ -202,6 +203,10 @@ class Item:
     repeat: int
     content: bytes
     """The sample as JSON, as its line of the journal has it."""
+    is_again: bool = False
+    """Whether it has errored in this run, and was asked for again (`heldout ctl`)."""
+    failed_in_scoring: bool = False
+    """Whether the score function was where it errored."""
 
 
 ItemResult = tuple[EvalResult, BaseException | None]
@@ -261,6 +266,8 @@ class EvalRun:
         """What run.json said before this run was resumed."""
         self.journal: JournalWriter
         self.info: RunInfo
+        self.steering: Steering[Item] = Steering(self.dir.path)
+        """What `heldout ctl` asks of the run."""
         self._question_fields: dict[str, None] = {}
         """Fields of the samples' inputs that the questions are taken from."""
         self._parquet_from = parquet_from
@@ -314,6 +321,7 @@ class EvalRun:
             # First the lock, then everything else: no other process may come in between.
             self.journal = JournalWriter(self.dir.journal) if resumes else self.dir.claim()
             with closing(self.journal), ExitStack() as self._closing:
+                self.steering.begin()
                 try:
                     self._enter(resumes)
                 except BaseException:
@@ -427,6 +435,7 @@ class EvalRun:
         shown = show_progress(self.progress, name, wanted=self.shows_progress)
         with shown, self._naming_what_blocks():
             await self._run_pool()
+        self.steering.end()
         if self.item_count == 0:
             raise InvalidInput("there are no samples to evaluate")
         self.ledger.check_all_seen()
@@ -465,6 +474,7 @@ class EvalRun:
 
     def _stop(self, problem: BaseException) -> None:
         """Record why the run stopped, so that it can be resumed."""
+        self.steering.end()
         if self.item_count == 0 and not self.ledger.finished:
             self.dir.remove_empty()  # there was not even a first sample
             return
@@ -561,6 +571,8 @@ class EvalRun:
             await anyio.to_thread.run_sync(self.journal.sync)
             if self.ahead is not None:
                 await anyio.to_thread.run_sync(self.ahead.sync)
+            self.steering.poll()
+            self.progress.held_back = self.steering.describe()
 
     async def _work(self, items: Iterator[Item], pool: TaskGroup, remaining: int) -> None:
         if remaining and not self.exhausted:  # one starts the next, if anything is left for it
@@ -570,9 +582,12 @@ class EvalRun:
             for item in items:
                 if stopping is not None and not await stopping.admits(item):
                     return
+                # After that: who waits for a look must not keep an item of it from beginning.
+                await self.steering.admit()
                 self.progress.in_flight += 1
                 result, problem = await self.run_item(item)
                 self.progress.in_flight -= 1
+                self.steering.release()
                 self._record(item, result, problem)
                 # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
                 # every timeout that was ever set kept in memory.
@@ -600,11 +615,15 @@ class EvalRun:
         else:
             contents = self._admit_samples()
         for index, content in contents:
+            while (again := self.steering.take_again()) is not None:
+                yield replace(again, sample=decode_sample(again.content), is_again=True)
             for repeat in range(self.config.repeats):
                 self.item_count += 1
                 sample = decode_sample(content)
                 if not self.ledger.is_finished(sample.id, repeat):
                     yield Item(index, sample, repeat, content)
+        while (again := self.steering.take_again()) is not None:
+            yield replace(again, sample=decode_sample(again.content), is_again=True)
         self.exhausted = True
         self.progress.total = self.item_count  # known at last, where it was not
 
@@ -643,7 +662,11 @@ class EvalRun:
             journal.append(item.index, result, item.content)
         if self.config.save_turns:
             self.turn_file(item).remove()
-        self.progress.add(item.index, result.score.reward, ok=result.ok)
+        if item.is_again:
+            self.progress.mend(result.score.reward, ok=result.ok)
+            self.errors_in_scoring -= item.failed_in_scoring
+        else:
+            self.progress.add(item.index, result.score.reward, ok=result.ok)
         self.progress.add_others(result.other_usage)
         if self.stopping is not None and self.ahead is not None:
             self.stopping.add(item.index, result.score.reward if result.ok else None)
@@ -660,6 +683,9 @@ class EvalRun:
             line = printable(error.replace("\n", "\\n"))
             log.warning("%s: the first item that errored: %s", self.dir.path, line)
         self.errors_in_scoring += result.error_stage == "score_fn"
+        in_scoring = result.error_stage == "score_fn"
+        if "order" not in self.described:  # a look has counted it, and cannot count it anew
+            self.steering.keep_errored(replace(item, failed_in_scoring=in_scoring))
         if self._is_fatal(problem):
             raise SystemicFailure(
                 f"the model cannot answer any request, so the eval was stopped: {problem}"

@@ -41,6 +41,8 @@ class RunProgress:
         self.done = 0
         self.errors = 0
         self.in_flight = 0
+        self.held_back = ""
+        """How `heldout ctl` holds the run back, in words."""
         self.total: int | None = None
         """Items in all, once that is known."""
         self.has_copies = False
@@ -72,6 +74,14 @@ class RunProgress:
             rewards.append(reward)
             if len(rewards) == self._repeats:
                 self._rewards.extend(self._partial.pop(index))
+
+    def mend(self, reward: float, *, ok: bool) -> None:
+        """Count an item anew that had errored, which counted as 0; `ok` if it was scored now."""
+        with self._lock:
+            self.errors -= ok
+            # Any 0 is as good as the one that it was.
+            if ok and 0.0 in self._rewards:
+                self._rewards[self._rewards.index(0.0)] = reward
 
     def add_turn(self, usage: Usage | None) -> None:
         """Count the tokens of a model turn, where the endpoint reports them."""
@@ -107,7 +117,8 @@ class RunProgress:
 
     def details(self, elapsed: float) -> str:
         """Return the status, items in flight, tokens per second, and the cost where it is known."""
-        parts = [self.status()]
+        parts = [self.held_back] if self.held_back else []
+        parts.append(self.status())
         if self.in_flight:
             parts.append(f"{self.in_flight} in flight")
         if self.completion_tokens and elapsed:

@@ -38,6 +38,7 @@ GROUPS = {
         "list": ("list", "List runs: model, mean with interval, tokens, status, commit."),
         "show": ("show", "Print the report of a run, its slices, or a training curve."),
         "view": ("view", "Look at runs, comparisons and live curves in a browser."),
+        "ctl": ("ctl", "Steer a run while it runs: pause it, slow it down, retry errors."),
         "sql": ("sql", "Query the results of a run in SQL."),
     },
     "Compare and decide": {

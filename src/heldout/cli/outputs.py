@@ -29,6 +29,7 @@ from heldout.analysis.comparison import Change
 from heldout.analysis.time_use import SlowAttempt, StageUse, TimeUse
 from heldout.sandbox.probes import BackendStatus, SandboxProbe
 from heldout.stats.differences import PairedDifference, SliceDifference
+from heldout.store.control import RunControl
 from heldout.store.error_counts import ErrorCount
 from heldout.store.run_dir import GitState, RunUsage
 from heldout.store.runs import RunEntry
@@ -535,10 +536,17 @@ CheckEvalOutput = define(
     fields_of(EvalCheck),
     findings=list_of(define("FindingOutput", "What is wrong with a sample.", fields_of(Finding))),
 )
+CtlOutput = define(
+    "CtlOutput",
+    "One object.",
+    fields_of(RunControl, "paused", "max_concurrent", "retries"),
+    path=Annotated[str, about("the run directory")],
+)
 UNDECIDED = ("error", "agent-error", "sql")
 """Outputs without a decision: why there is none, and rows of columns that a query names."""
 _PRINTED: dict[str, Any] = {
     "error": FailureOutput,
+    "ctl": CtlOutput,
     "run": RunOutput,
     "run-several": RunSeveralOutput,
     "run-until": RunUntilOutput,

@@ -73,9 +73,7 @@ def describe_run(run: ViewedRun) -> Plain:
         "numbers": numbers(summary),
         "table": plain_blocks([b for b in blocks if isinstance(b, Table)])[0],
         "notes": plain_blocks(line for line in lines if line.style != "dim"),
-        "about": plain_blocks(
-            [*(line for line in lines if line.style == "dim"), *_time_line(report)]
-        ),
+        "about": plain_blocks([*(line for line in lines if line.style == "dim"), *_hints(report)]),
         "pass_threshold": report.pass_threshold,
         "started": info.started,
         "finished": info.finished,
@@ -89,8 +87,14 @@ def describe_run(run: ViewedRun) -> Plain:
     return answer
 
 
-def _time_line(report: EvalReport) -> list[Line]:
-    """Say where the time went; of a large run, `heldout show --time` does."""
+def _hints(report: EvalReport) -> list[Line]:
+    """Say how a run is steered that runs, and where the time went of one that has ended.
+
+    Of a large run, `heldout show --time` says it.
+    """
+    if report.status == "running":
+        steer = f"heldout ctl {shlex.quote(str(report.path))}"
+        return [Line(f"Steer it: {steer} --pause, --go-on, --max-concurrent N", style="dim")]
     if report.status != "complete" or report.summary["n"] > MOST_TIMED:
         return []
     from heldout.analysis.time_use import time_use
