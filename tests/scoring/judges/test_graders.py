@@ -510,3 +510,47 @@ def test_an_eval_reports_accuracy_given_attempted_and_errors_for_what_has_no_ver
     (failed,) = [result for result in report.results if not result.ok]
     assert failed.sample_id == "d"
     assert "gave no verdict in 3 attempts" in str(failed.error)
+
+
+# --- Several draws ------------------------------------------------------------------------------
+
+
+def test_a_judge_that_is_asked_several_times_has_a_spread_and_an_agreement(run: Run) -> None:
+    endpoint = Scripted(said("equal"), said("equal"), said("different"), said("equal"))
+    metrics = graded(run, Judge(endpoint, max_concurrent=1).equality(repeats=4))
+    assert values(metrics) == {
+        "correct": 0.75,
+        "correct_spread": 0.5,
+        "correct_agreement": 0.5,  # 3 of 6 pairs
+    }
+    assert sorted(metrics[0].metadata["draws"]) == [0.0, 1.0, 1.0, 1.0]
+    assert metrics[0].metadata["attempts"] == 4
+    assert len(metrics[0].metadata["reply"]) == 4
+    assert [metric.weight for metric in metrics] == [1.0, 0.0, 0.0]
+
+
+def test_of_several_three_way_verdicts_the_most_frequent_is_named(run: Run) -> None:
+    verdicts = ("not_attempted", "correct", "not_attempted")
+    endpoint = Scripted(*(said(verdict) for verdict in verdicts))
+    metrics = graded(run, Judge(endpoint, max_concurrent=1).three_way(repeats=3))
+    assert metrics[0].metadata["verdict"] == "not_attempted"
+    found = values(metrics)
+    assert found["correct"] == found["correct_agreement"] == pytest.approx(1 / 3)
+    assert found["correct_not_attempted"] == pytest.approx(2 / 3)
+    assert found["correct_given_attempted"] == 1.0  # over the draws that have it
+
+
+def test_no_answer_is_agreed_on_without_asking(run: Run) -> None:
+    endpoint = Scripted("")
+    metrics = graded(run, Judge(endpoint).equality(repeats=3), "")
+    assert values(metrics) == {"correct": 0.0, "correct_spread": 0.0, "correct_agreement": 1.0}
+    assert metrics[0].metadata["note"] == "no answer"
+    assert endpoint.asked == []
+
+
+def test_repeats_are_part_of_the_identity_and_once_is_as_ever() -> None:
+    judge = Judge(Scripted(said("equal")))
+    assert judge.equality(repeats=1).identity() == judge.equality().identity()
+    assert judge.equality(repeats=2).identity() != judge.equality().identity()
+    with pytest.raises(InvalidInput, match="repeats must be"):
+        judge.equality(repeats=0)

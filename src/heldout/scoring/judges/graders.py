@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from statistics import fmean, mode, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from heldout._core.chat.questions import question_of
@@ -61,8 +63,14 @@ class JudgeGrader:
     question: TextOf | None
     grade: Callable[..., Awaitable[list[Metric]]]
     options: Mapping[str, Any] = field(default_factory=dict)
+    repeats: int = 1
+    """How often the judge is asked about each answer."""
+    draw: int = 0
+    """Which of these this one is."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.repeats, bool) or not isinstance(self.repeats, int) or self.repeats < 1:
+            raise InvalidInput(f"repeats must be a whole number >= 1, got {self.repeats!r}")
         allowed = ["answer", "trajectory"] + ["turn"] * (self.kind is CRITERIA)
         if self.scope not in allowed:
             raise InvalidInput(
@@ -89,6 +97,8 @@ class JudgeGrader:
                 options[key] = [[c.id, c.description, c.weight, c.required] for c in value]
             elif value is not None:
                 options[key] = value
+        if self.repeats > 1:
+            options["repeats"] = self.repeats
         kind = self.prompt.partition("/")[0]
         judge = self.judge.identity()
         return {"kind": kind, "prompt": self.prompt, "judge": judge, "options": options}
@@ -112,7 +122,16 @@ class JudgeGrader:
             NoVerdict: No reply of the judge was a verdict.
             EndpointError: The judge did not answer.
         """
-        return await self.grade(self, Case(answer, target, sample, trajectory), **self.options)
+        case = Case(answer, target, sample, trajectory)
+        if self.repeats == 1:
+            return await self.grade(self, case, **self.options)
+        drawn: dict[int, list[Metric]] = {}
+
+        async def grade(draw: int) -> None:
+            drawn[draw] = await self.grade(replace(self, draw=draw), case, **self.options)
+
+        await run_each(grade, range(self.repeats))
+        return combine_draws([drawn[draw] for draw in range(self.repeats)])
 
     async def ask(self, case: Case, **texts: Any) -> list[JudgeVerdict[Any]]:
         """Judge the answer, the trajectory or each turn; no verdict where there is no answer."""
@@ -130,6 +149,7 @@ class JudgeGrader:
         return await ask_all(
             self.judge,
             [make_question(self.kind, question, j, scope=self.scope, **texts) for j in judged],
+            draw=self.draw,
         )
 
     def question_text(self, case: Case, messages: Sequence[Message] | None = None) -> str:
@@ -173,6 +193,49 @@ class JudgeGrader:
                 "completion_tokens": sum(usage.completion_tokens for usage in usages),
             }
         return metadata
+
+
+# --- Several draws ------------------------------------------------------------------------------
+
+
+def combine_draws(draws: Sequence[Sequence[Metric]]) -> list[Metric]:
+    """Combine the metrics of a judge that was asked several times about one answer.
+
+    Args:
+        draws: The metrics of each time; the first of each is the one that counts.
+
+    Returns:
+        The means, each over the draws that have the metric. Behind the first, `NAME_spread` is the
+        standard deviation of its values, and `NAME_agreement` the share of pairs of draws with the
+        same verdict.
+    """
+    firsts = [metrics[0] for metrics in draws]
+    first, values = firsts[0], [metric.value for metric in firsts]
+    verdicts = [metric.metadata.get("verdict", metric.value) for metric in firsts]
+    pairs = [a == b for a, b in combinations(verdicts, 2)]
+    metadata: dict[str, Any] = {}
+    for key in dict.fromkeys(key for metric in firsts for key in metric.metadata):
+        found = [metric.metadata.get(key) for metric in firsts]
+        is_same = all(value == found[0] for value in found)
+        metadata[key] = found[0] if is_same and key != "reply" else found
+    if "verdict" in metadata:
+        metadata["verdict"] = mode(verdicts)  # of several as frequent, the first
+    metadata["draws"] = values
+    metadata["cached"] = all(metric.metadata.get("cached") for metric in firsts)
+    metadata["attempts"] = sum(metric.metadata.get("attempts", 0) for metric in firsts)
+    usages = [metric.metadata["usage"] for metric in firsts if "usage" in metric.metadata]
+    if len(usages) == len(firsts):
+        metadata["usage"] = {key: sum(usage[key] for usage in usages) for key in usages[0]}
+    combined = [
+        Metric(first.name, fmean(values), first.weight, metadata, rate=True),
+        Metric(f"{first.name}_spread", stdev(values)),
+        Metric(f"{first.name}_agreement", fmean(pairs), rate=True),
+    ]
+    others: dict[str, list[float]] = {}
+    for metrics in draws:
+        for metric in metrics[1:]:
+            others.setdefault(metric.name, []).append(metric.value)
+    return combined + [Metric(name, fmean(found), rate=True) for name, found in others.items()]
 
 
 # --- The four kinds -------------------------------------------------------------------------------
@@ -250,7 +313,7 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
     question = grader.question_text(case)
     orders = ({"first": case.answer, "second": other}, {"first": other, "second": case.answer})
     questions = [make_question(PAIRWISE, question, order) for order in orders]
-    verdicts = await ask_all(grader.judge, questions)
+    verdicts = await ask_all(grader.judge, questions, draw=grader.draw)
     winners = [
         {"first": "answer", "second": "target", "tie": "tie"}[verdicts[0].value],
         {"first": "target", "second": "answer", "tie": "tie"}[verdicts[1].value],
@@ -264,12 +327,14 @@ async def grade_pairwise(grader: JudgeGrader, case: Case, *, target: TextOf | No
     ]
 
 
-async def ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[JudgeVerdict[V]]:
+async def ask_all(
+    judge: Judge, questions: Sequence[Question[V]], *, draw: int = 0
+) -> list[JudgeVerdict[V]]:
     """Ask concurrently; if one fails, cancel the others, whose cost would be wasted."""
     verdicts: dict[int, JudgeVerdict[V]] = {}
 
     async def ask(index: int) -> None:
-        verdicts[index] = await judge.ask(questions[index])
+        verdicts[index] = await judge.ask(questions[index], draw=draw)
 
     await run_each(ask, range(len(questions)))
     return [verdicts[index] for index in range(len(questions))]

@@ -344,6 +344,7 @@ class Judge:
         question: TextOf | None = None,
         name: str = "correct",
         scope: Scope = "answer",
+        repeats: int = 1,
     ) -> JudgeGrader:
         """Grade 1 if the answer means the same as the sample's ground truth, else 0.
 
@@ -351,11 +352,13 @@ class Judge:
             question: Returns the question as text; by default it is the sample's own messages.
             name: The name of the metric.
             scope: What is judged: the last "answer", or the whole "trajectory".
+            repeats: How often the judge is asked about each answer. The metric is then the mean,
+                with `NAME_spread` and `NAME_agreement` beside it.
 
         Returns:
             A part for a rubric.
         """
-        return JudgeGrader(self, EQUALITY, name, scope, question, grade_equality)
+        return JudgeGrader(self, EQUALITY, name, scope, question, grade_equality, repeats=repeats)
 
     def three_way(
         self,
@@ -363,6 +366,7 @@ class Judge:
         question: TextOf | None = None,
         name: str = "correct",
         scope: Scope = "answer",
+        repeats: int = 1,
     ) -> JudgeGrader:
         """Grade correct, incorrect or not attempted, by the sample's ground truth.
 
@@ -370,11 +374,13 @@ class Judge:
             question: Returns the question as text; by default it is the sample's own messages.
             name: The name of the metric, and what the others begin with.
             scope: What is judged: the last "answer", or the whole "trajectory".
+            repeats: How often the judge is asked about each answer. The metric is then the mean,
+                with `NAME_spread` and `NAME_agreement` beside it.
 
         Returns:
             A part for a rubric.
         """
-        return JudgeGrader(self, THREE_WAY, name, scope, question, grade_three_way)
+        return JudgeGrader(self, THREE_WAY, name, scope, question, grade_three_way, repeats=repeats)
 
     def criteria(
         self,
@@ -385,6 +391,7 @@ class Judge:
         scope: Scope = "answer",
         show_target: bool = False,
         track: bool = False,
+        repeats: int = 1,
     ) -> JudgeGrader:
         """Grade the weight of the criteria met, as a share of the maximum, from 0 to 1.
 
@@ -396,6 +403,8 @@ class Judge:
                 model by itself; the metric is their mean.
             show_target: Show the judge the sample's ground truth, as a good answer.
             track: Add a metric of weight 0 for each criterion.
+            repeats: How often the judge is asked about each answer. The metric is then the mean,
+                with `NAME_spread` and `NAME_agreement` beside it.
 
         Returns:
             A part for a rubric.
@@ -403,7 +412,7 @@ class Judge:
         if not callable(criteria):
             check_criteria(criteria)
         options = {"criteria": criteria, "show_target": show_target, "track": track}
-        return JudgeGrader(self, CRITERIA, name, scope, question, grade_criteria, options)
+        return JudgeGrader(self, CRITERIA, name, scope, question, grade_criteria, options, repeats)
 
     def pairwise(
         self,
@@ -411,6 +420,7 @@ class Judge:
         question: TextOf | None = None,
         target: TextOf | None = None,
         name: str = "preferred",
+        repeats: int = 1,
     ) -> JudgeGrader:
         """Grade whether the answer is better than another one, in both orders.
 
@@ -418,12 +428,16 @@ class Judge:
             question: Returns the question as text; by default it is the sample's own messages.
             target: Returns the other answer; by default the sample's ground truth.
             name: The name of the metric.
+            repeats: How often the judge is asked about each answer. The metric is then the mean,
+                with `NAME_spread` and `NAME_agreement` beside it.
 
         Returns:
             A part for a rubric.
         """
         options = {"target": target}
-        return JudgeGrader(self, PAIRWISE, name, "answer", question, grade_pairwise, options)
+        return JudgeGrader(
+            self, PAIRWISE, name, "answer", question, grade_pairwise, options, repeats
+        )
 
 
 def _one_line(text: str, limit: int) -> str:
