@@ -49,11 +49,15 @@ def grade(trajectory: Trajectory, sample: Sample) -> float:
     return float(trajectory.answer == sample.ground_truth)
 
 
-def draw(baseline: Any, effect: float, rng: Any) -> Any:
-    """Draw a model's outcomes given the baseline's, half of which are right."""
+def draw(effect: float, rng: Any) -> tuple[Any, Any]:
+    """Draw the outcomes of a model and of its baseline, which is right half the time.
+
+    Both anew for each draw: the claim is about questions like these, and so is the level.
+    """
     delta = effect * MDE
+    baseline = (rng.random(SIZE) < 0.5).astype(float)
     chance = np.where(baseline == 1, 1 - (DISCORDANT - delta), DISCORDANT + delta)
-    return (rng.random(SIZE) < chance).astype(float)
+    return (rng.random(SIZE) < chance).astype(float), baseline
 
 
 @dataclass(frozen=True)
@@ -114,16 +118,15 @@ def measure(cell: str, claim: str, effect: float, settings: dict[str, Any], args
     """Measure a cell: what is settled, after which share of the set, for which share of calls."""
     rng = np.random.default_rng([round(1000 * effect), *claim.encode()])
     folder = scratch("adaptive")
-    baseline = (np.random.default_rng(0).permutation(SIZE) < SIZE // 2).astype(float)
-    run_engine(baseline, folder, "old")
-    until = claim.replace("OLD", str(folder / "old"))
-    config = EvalConfig(until=until, max_concurrent=IN_FLIGHT, **settings)
+    config = EvalConfig(until=claim, max_concurrent=IN_FLIGHT, **settings)
     stops, spent = [], []
     for number in range(args.draws):
-        outcomes = draw(baseline, effect, rng)
+        outcomes, baseline = draw(effect, rng)
         stop = stop_by_rule(outcomes, baseline, config)
         stops.append(stop)
         if number < args.whole:
+            run_engine(baseline, folder, f"old-{number}")
+            until = claim.replace("OLD", str(folder / f"old-{number}"))
             settled = settled_of(
                 run_engine(outcomes, folder, f"run-{number}", until=until, **settings)
             )
@@ -145,11 +148,10 @@ def measure(cell: str, claim: str, effect: float, settings: dict[str, Any], args
 def compare_others(effect: float, draws: int) -> None:
     """Measure fixed n, and looking at an ordinary interval after every sample."""
     rng = np.random.default_rng(round(1000 * effect))
-    baseline = (np.random.default_rng(0).permutation(SIZE) < SIZE // 2).astype(float)
     found: dict[str, list[Stop]] = {"fixed n": [], MCNEMAR: [], FINISHED: []}
     z = NormalDist().inv_cdf(0.975)
     for _ in range(draws):
-        outcomes = draw(baseline, effect, rng)
+        outcomes, baseline = draw(effect, rng)
         whole = paired_difference(baseline, outcomes)
         assert whole.p_value is not None
         found["fixed n"].append(Stop(whole.difference > 0 if whole.p_value < 0.05 else None, SIZE))

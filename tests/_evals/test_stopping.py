@@ -285,6 +285,25 @@ def test_a_stream_needs_a_limit(run_eval: RunEval, tmp_path: Path) -> None:
     assert report.settled.n_asked == 200
 
 
+def test_a_claim_that_the_set_cannot_settle_is_refused_with_the_number_that_would_do(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    async def never(messages: list[Message]) -> str:
+        raise AssertionError("asked")
+
+    for until, n, settings in [
+        ("mean>0.9", 20, {}),
+        ("±0.01", 100, {}),
+        ("mean>0.5", 5, {"repeats": 4}),
+        ("mean>0.5", 2, {}),
+    ]:
+        with pytest.raises(
+            InvalidInput, match=r"cannot settle that .*: that takes [0-9,]+ or more"
+        ):
+            run_eval(make_samples(n), grade, endpoint=never, until=until, **settings)
+        assert not (tmp_path / "run").exists(), "nothing ran"
+
+
 def test_a_baseline_that_no_comparison_would_take_is_refused_before_anything_runs(
     run_eval: RunEval, tmp_path: Path
 ) -> None:

@@ -123,10 +123,15 @@ class RunProgress:
             parts.append(f"{self.in_flight} in flight")
         if self.completion_tokens and elapsed:
             parts.append(f"{self.completion_tokens / elapsed:,.0f} tokens/s")
-        if self._price is not None:
-            cost = self._price.cost(self.prompt_tokens, self.completion_tokens) + self._other_cost
+        if (cost := self.cost()) is not None:
             parts.append(f"cost {cost:.4g}")
         return ", ".join(parts)
+
+    def cost(self) -> float | None:
+        """Return what was spent since this run, or its resumption, began; None if not known."""
+        if self._price is None:
+            return None
+        return self._price.cost(self.prompt_tokens, self.completion_tokens) + self._other_cost
 
     def _update_moments(self) -> None:
         """Compute the mean again where enough is new: of a million rewards it takes a while."""

@@ -179,7 +179,7 @@ def _inherit(settled: Settled) -> Settled:
         settled,
         decision="inconclusive",
         sentence=(
-            f"Nothing is settled by these scores: the run was stopped by until {settled.claim} "
+            f"Nothing is settled by these scores: the run was stopped by {settled.stopped_by} "
             "under its own score function."
         ),
         estimate=None,

@@ -18,7 +18,7 @@ import anyio
 import numpy as np
 
 from heldout._core.config import EvalConfig
-from heldout._core.format import count, interval, number
+from heldout._core.format import interval, number
 from heldout._core.until import Until
 from heldout._evals.baseline import Baseline
 from heldout.datasets import ordered_by_id
@@ -31,6 +31,7 @@ from heldout.stats.stopping import (
     Plan,
     Prefix,
     better_than_baseline,
+    check_claim,
     conclude,
     look,
     mean_above,
@@ -105,6 +106,7 @@ def plan_stopping(
         level=config.level,
         this_set=config.this_set,
     )
+    check_claim(plan, claim_of(until), clustered=len(samples) * config.repeats > (plan.n or 0))
     of_baseline = None if baseline is None else baseline.values(samples)
     return Stopping(until, plan, units, config, of_baseline)
 
@@ -315,7 +317,7 @@ class Stopping(Prefixes):
     def describe(self) -> str:
         """Say what the last look found, for the line of a run in flight."""
         if self._found is None:
-            return f"first look at {count(self.samples_of_look, 'sample')}"
+            return f"first look at {format_samples(self.samples_of_look)}"
         text = f"look {self._found.number} of {len(self._plan.sizes)}"
         return f"{text}: {format_estimate(self._found.mean, self._found.interval)}"
 
@@ -363,9 +365,9 @@ class Stopping(Prefixes):
         said = f"{_CONCLUSIONS[until.kind, until.above, decision]}{where}: {numbers}".format(
             bound=f"{until.bound:g}", run=until.baseline
         )
-        at = f"{samples:,} of {count(len(self._units), 'sample')}"
+        at = f"{samples:,} of {format_samples(len(self._units))}"
         if decision == "inconclusive":
-            said += f", with all {count(len(self._units), 'sample')} used up."
+            said += f", with all {format_samples(len(self._units))} used up."
             if until.kind == "better":
                 said += (
                     " A true difference of 0 is never settled so; "
@@ -391,6 +393,11 @@ _CONCLUSIONS: dict[tuple[str, bool, Decision], str] = {
     ("not_worse", True, "false"): "Worse than {run} by {bound} or more",
     ("not_worse", True, "inconclusive"): "Whether it is worse than {run} by {bound} is open",
 }
+
+
+def format_samples(n: int) -> str:
+    """Write a number of samples: 1 sample, 1,000 samples."""
+    return f"{n:,} sample" + "s" * (n != 1)
 
 
 def format_estimate(value: float, around: Interval | None, *, sign: bool = False) -> str:

@@ -39,7 +39,7 @@ _EPISODE_SETTINGS: dict[str, DifferenceKind] = {
     "max_steps": "environment",
 }
 _FUNCTIONS: dict[str, DifferenceKind] = {"score_fn": "scorer", "environment_factory": "environment"}
-_OF_OTHERS = ("endpoint", "imported", "parent", "baseline")
+_OF_OTHERS = ("endpoint", "imported", "parent", "baseline", "race")
 # Reported elsewhere, or nothing that a reader could act on.
 _NOT_SETTINGS = {
     *_EPISODE_SETTINGS,
@@ -159,7 +159,7 @@ def unfinished_report(report: EvalReport, name: str, items: int) -> list[Mismatc
     if report.settled is not None and report.settled.is_early:
         settled = report.settled
         text = (
-            f"{name} was stopped by until={settled.claim!r} after {items} of {settled.n_asked} "
+            f"{name} was stopped by {settled.stopped_by} after {items} of {settled.n_asked} "
             "items, because of what they showed, so no ordinary interval of it holds (--resume "
             "--until none finishes it)"
         )

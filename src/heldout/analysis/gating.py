@@ -39,7 +39,7 @@ from heldout.stats import CONFIDENCE, Interval, Moments, PairedDifference
 from heldout.stats.intervals import Floats, bisect
 from heldout.stats.power import POWER
 from heldout.stats.summary import value_of_errors
-from heldout.store.settled import Settled
+from heldout.store.settled import RACE, Settled
 
 GateOutcome = Literal["pass", "fail", "errored", "inconclusive"]
 """errored: what errored items count as decides, so there is no verdict."""
@@ -282,7 +282,7 @@ def _judge_stopped(
     settled = run.report.settled
     if settled is None or not settled.is_early or settled.interval is None:
         return None
-    until = parse_until(settled.claim)
+    until = None if settled.claim.startswith(RACE) else parse_until(settled.claim)
     if until is None or not math.isclose(confidence, 1 - settled.level):
         return None
     kinds: dict[tuple[str, bool], tuple[CheckKind, str]] = {

@@ -33,6 +33,7 @@ from heldout.errors import (
 GROUPS = {
     "Run and look": {
         "run": ("run", "Run an eval file and print its report."),
+        "race": ("race", "Run several models until the best is known; losers stop costing."),
         "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
         "tasks": ("tasks", "List evals of other packages that `heldout run` takes by name."),
         "list": ("list", "List runs: model, mean with interval, tokens, status, commit."),

@@ -249,6 +249,35 @@ RunUntilOutput = define(
         if name not in ("decision", "sentence", "mean")
     },
 )
+
+
+class RacerOutput(msgspec.Struct):
+    """A model of a race: those that are left come first."""
+
+    model: str
+    path: Annotated[str | None, about("its run directory")]
+    mean: Annotated[float, about("over the items that it was judged on, errored ones as 0")]
+    interval: Annotated[
+        list[float] | None, about("of its mean, simultaneous for all models and looks")
+    ]
+    n_decided: Annotated[int, about("items that it was judged on")]
+    beaten_by: Annotated[str | None, about("the model shown to be better; null where none was")]
+    difference: Annotated[float | None, about("its mean less that of the model that beat it")]
+    difference_interval: Annotated[list[float] | None, about("simultaneous for all pairs, looks")]
+
+
+class RaceOutput(msgspec.Struct):
+    """One object; the exit code is exit_code."""
+
+    models: list[RacerOutput]
+    level: Annotated[float, about("how often a best model is dropped, at most")]
+    looks_used: int
+    looks_planned: int
+    n_asked: Annotated[int, about("items of the set, for one model")]
+    n_spent: Annotated[int, about("items that were run, of all models")]
+    exit_code: int
+
+
 ListOutput = define(
     "ListOutput",
     "One object per line and run.",
@@ -550,6 +579,7 @@ _PRINTED: dict[str, Any] = {
     "run": RunOutput,
     "run-several": RunSeveralOutput,
     "run-until": RunUntilOutput,
+    "race": RaceOutput,
     "tasks": TasksOutput,
     "import": ImportOutput,
     "export": ExportOutput,

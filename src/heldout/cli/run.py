@@ -379,13 +379,13 @@ def load_eval_file(path: Path) -> EvalFile:
 
     name = str(path)
     if is_task_name(name):
-        config = replace(base_config, experiment_name=_experiment_name(name))
+        config = replace(base_config, experiment_name=experiment_name_of(name))
         return EvalFile(path, config, functools.partial(load_task, name))
     path = find_eval_file(path)
     module = load_module(path)
     config = _find_config(module, path)
     if not config.experiment_name:
-        config = replace(config, experiment_name=_experiment_name(path.stem))
+        config = replace(config, experiment_name=experiment_name_of(path.stem))
     definition = getattr(module, "definition", None)
     reference = _find_function(module, path, "reference")
     if isinstance(definition, EvalDefinition):
@@ -406,7 +406,8 @@ def load_eval_file(path: Path) -> EvalFile:
     return EvalFile(path, config, define)
 
 
-def _experiment_name(name: str) -> str:
+def experiment_name_of(name: str) -> str:
+    """Make a name of a run of any text."""
     allowed = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
     return allowed.lstrip("._-") or "eval"
 

@@ -91,9 +91,10 @@ def _describe_settled(report: EvalReport) -> Iterator[Line]:
         return
     colours = {"true": "bold green", "false": "bold red", "inconclusive": "bold yellow"}
     yield Line(settled.sentence, style=colours[settled.decision])
+    what = settled.claim if settled.stopped_by == "a race" else f"until {settled.claim}"
     error = f"wrong in at most {percent(settled.level)} of such runs"
     yield Line(
-        f"sequential: until {settled.claim}; {settled.rule}, {error}; "
+        f"sequential: {what}; {settled.rule}, {error}; "
         f"{settled.looks_used} of {count(settled.looks_planned, 'look')}; decided on "
         f"{settled.n_decided:,} of {count(settled.n_asked, 'item')}, {settled.n_spent:,} run",
         style="dim",

@@ -15,13 +15,15 @@ import msgspec
 from heldout.stats.summary import Summary, without_intervals
 
 Decision = Literal["true", "false", "inconclusive"]
+RACE = "best of a race"
+"""How the claim of a run in a race begins."""
 
 
 class Settled(msgspec.Struct, frozen=True):
     """How the claim of a run was settled.
 
     Attributes:
-        claim: The claim, as `until` has it.
+        claim: The claim, as `until` has it; in a race, being its best.
         decision: "true", "false", or "inconclusive" where the set was used up before either.
         sentence: The same in a sentence, with its numbers.
         rule: The rule that decided, in words.
@@ -61,6 +63,11 @@ class Settled(msgspec.Struct, frozen=True):
     def is_early(self) -> bool:
         """Whether the run stopped before its set was used up."""
         return self.n_decided < self.n_asked
+
+    @property
+    def stopped_by(self) -> str:
+        """What stopped the run, for a message."""
+        return "a race" if self.claim.startswith(RACE) else f"until={self.claim!r}"
 
     @property
     def exit_code(self) -> int:

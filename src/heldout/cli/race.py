@@ -1,0 +1,170 @@
+"""`heldout race FILE --model A --model B`: which model is best, for the calls that it takes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from heldout._core.config import DEFAULT_LEVEL
+from heldout._core.format import number, printable
+from heldout.cli._options import SettingOption, count_option
+from heldout.cli.run import (
+    RunRequest,
+    configure,
+    experiment_name_of,
+    load_eval_file,
+    run_directory,
+    stdout_for_json,
+)
+from heldout.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from heldout._evals.racing import Placed, RaceReport
+
+
+@click.command("race")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="MODEL",
+    help="A model, as for `heldout run`; two or more.",
+)
+@count_option("-n", "--limit", "max_samples", cls=SettingOption, help="Only the first N samples.")
+@count_option("--epochs", "repeats", cls=SettingOption, help="Attempts of each sample.")
+@click.option("--level", type=float, default=DEFAULT_LEVEL, show_default=True, metavar="P")
+@click.option("--keep-power", is_flag=True, help="Stop later, tell more apart.")
+@click.option(
+    "--max-cost",
+    type=float,
+    metavar="COST",
+    help="End when all models together have cost this much; looked at where they are compared.",
+)
+@click.option(
+    "-T",
+    "parameters",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A parameter of load_dataset in FILE, or of the task: -T split=test.",
+)
+@count_option("--max-concurrent", help="Items in flight at once, for each model.")
+@click.option(
+    "--name",
+    "experiment_name",
+    cls=SettingOption,
+    metavar="NAME",
+    help="Runs are called NAME-MODEL.  [default: the name of FILE]",
+)
+@click.option("--output-dir", metavar="DIR", help="Where run directories are made.")
+@click.option("--resume", is_flag=True, help="Continue the latest race of these models.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.toml",
+    help="Settings in TOML, as for `heldout run`.",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+def command(
+    file: Path,
+    models: tuple[str, ...],
+    level: float,
+    keep_power: bool,
+    max_cost: float | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    parameters: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run several models on the eval in FILE until the best is known.
+
+    All answer the same samples in the same order. A model is dropped when another one is shown to
+    be better, and costs nothing from then on; with 95% no best model is dropped (--level).
+
+    Exits with 0: the best is known. 3: several cannot be told apart, with the samples used up or
+    --max-cost reached.
+    """
+    import asyncio
+
+    from heldout._evals.racing import race
+
+    if len({*models}) < 2 or len({*models}) < len(models):
+        raise click.UsageError("a race is between two models or more: --model A --model B")
+    with stdout_for_json(as_json), ExitStack() as directories:
+        eval_file = load_eval_file(file)
+        request = RunRequest.of(config_file, settings, parameters, (), options)
+        config = configure(eval_file.config, request.settings)
+        if config.until is not None:
+            raise InvalidInput("a race has a claim of its own: leave out until")
+        definition = eval_file.define(request.dataset)
+        configs = {}
+        for model in models:
+            name = experiment_name_of(f"{config.experiment_name}-{model}")
+            own = replace(config, endpoint=model, experiment_name=name)
+            configs[model] = directories.enter_context(run_directory(own))
+        report = asyncio.run(
+            race(
+                definition,
+                configs,
+                level=level,
+                keep_power=keep_power,
+                max_cost=max_cost,
+                announce=lambda line: click.echo(printable(line), err=True),
+            )
+        )
+    _print(report, as_json)
+    raise click.exceptions.Exit(report.exit_code)
+
+
+def _print(report: RaceReport, as_json: bool) -> None:
+    from heldout.cli._tables import decide, pick, print_json, print_report
+    from heldout.reporting.blocks import Block, Line, Report, Table
+    from heldout.reporting.comparisons import interval_text
+
+    if as_json:
+        numbers = ("level", "looks_used", "looks_planned", "n_asked", "n_spent", "exit_code")
+        plain = pick(report, *numbers) | {"models": [_placed_json(each) for each in report.placed]}
+        print_json(decide(report.decision, report.sentence, plain), "race")
+        return
+    rows = [
+        (
+            each.name,
+            number(each.mean),
+            interval_text(each.interval),
+            f"{each.n_decided:,}",
+            each.beaten_by or "–",
+            number(each.difference, sign=True),
+            interval_text(each.difference_interval),
+        )
+        for each in report.placed
+    ]
+    columns = ["model", "mean", "interval", "n", "beaten by", "difference", "its interval"]
+    share = report.n_spent / (report.n_asked * len(report.placed))
+    notes = (
+        f"{report.n_spent:,} of {report.n_asked * len(report.placed):,} items were run "
+        f"({share:.0%}), {report.looks_used} of {report.looks_planned} looks. Intervals hold for "
+        "all models and looks together, so that of the winner is corrected for having been picked."
+    )
+    blocks: list[Block] = [Table(columns, rows), Line(notes, style="dim")]
+    print_report(Report(blocks, conclusion=report.sentence, style="bold"))
+
+
+def _placed_json(placed: Placed) -> dict[str, Any]:
+    around, difference = placed.interval, placed.difference_interval
+    return {
+        "model": placed.name,
+        "path": None if placed.report is None else str(placed.report.path),
+        "mean": placed.mean,
+        "interval": None if around is None else [around.low, around.high],
+        "n_decided": placed.n_decided,
+        "beaten_by": placed.beaten_by,
+        "difference": placed.difference,
+        "difference_interval": None if difference is None else [difference.low, difference.high],
+    }
