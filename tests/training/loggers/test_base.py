@@ -343,7 +343,7 @@ def test_what_is_not_a_list_of_loggers_is_refused_with_what_to_write() -> None:
         (None, r"loggers must be a list: \[logger\], got None"),
         ([Keeps], r"It is a class: make one, Keeps\(…\)"),
         ([Keeps(), print], r"CallableLogger\(fn\) makes one of a function"),
-        ("wandb", "a logger has log.* got 'w'"),
+        ("wandb", r"loggers must be a list: \[logger\], got 'wandb'"),
     ):
         with pytest.raises(InvalidInput, match=message):
             checked_loggers(loggers)
