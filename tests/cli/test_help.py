@@ -25,7 +25,7 @@ def test_the_help_names_every_command(heldout: Heldout) -> None:
     *groups, codes = [re.findall(r"^  ([a-z-]+) +[A-Z]", part, re.MULTILINE) for part in parts]
     assert (len(groups), codes) == (5, [])
     assert [name for group in groups for name in group] == [*COMMANDS]
-    assert groups[1] == ["compare", "gate", "power", "aggregate"]
+    assert groups[1] == ["compare", "gate", "race", "power", "aggregate"]
     assert re.search(r"^  check +Check .*sandbox", outcome.out, re.MULTILINE)
     assert max(map(len, outcome.out.splitlines())) <= 80
     starts = {len(m[0]) for m in re.finditer(r"^  [a-z-]+ +(?=[A-Z])", outcome.out, re.MULTILINE)}

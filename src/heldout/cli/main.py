@@ -33,7 +33,6 @@ from heldout.errors import (
 GROUPS = {
     "Run and look": {
         "run": ("run", "Run an eval file and print its report."),
-        "race": ("race", "Run several models until the best is known; losers stop costing."),
         "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
         "tasks": ("tasks", "List evals of other packages that `heldout run` takes by name."),
         "list": ("list", "List runs: model, mean with interval, tokens, status, commit."),
@@ -45,6 +44,7 @@ GROUPS = {
     "Compare and decide": {
         "compare": ("compare", "Compare two runs: is one better than the other?"),
         "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
+        "race": ("race", "Run several models until the best is known; losers stop costing."),
         "power": ("power", "Plan how many samples it takes to detect a difference."),
         "aggregate": ("aggregate", "Aggregate training runs (seeds) over tasks, with intervals."),
     },
