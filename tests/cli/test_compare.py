@@ -20,7 +20,7 @@ from heldout.reporting.blocks import Column, Report, Table
 from heldout.reporting.blocks import code as code_span
 from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve.points import CurvePoint, CurveWriter
-from tests.cli.conftest import Heldout, Write
+from tests.cli.conftest import Heldout
 from tests.cli.runs import (
     BETTER,
     BROKEN,
@@ -35,6 +35,7 @@ from tests.cli.runs import (
     other_score_fn,
     rows,
 )
+from tests.cli.test_schema import Write, check
 
 # --- What is said -------------------------------------------------------------------------------
 
@@ -224,6 +225,21 @@ BAD_INPUT = [
     (["before", "after", "--baseline", "x"], "which two runs?"),
     (["before", "after", "--flips", "0"], "Invalid value for '--flips'"),
 ]
+
+
+def test_of_three_runs_it_says_which_may_be_the_best(runs: None, heldout: Heldout) -> None:
+    make_run("worst", [0.0] * 60)
+    outcome = heldout("compare", "before", "after", "similar", "worst")
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[-1] == "after is the best of 4."
+    assert "Corrected for having been picked, the mean of after is" in " ".join(outcome.out.split())
+    said = json.loads(heldout("compare", "before", "similar", "worst", "--json").out)
+    assert said["decision"] == "cannot_tell_apart"
+    assert {*said["best"]} == {"before", "similar"}
+    check("compare-ranks", json.dumps(said))
+    refused = heldout("compare", "before", "after", "similar", "--by", "level")
+    assert refused.code == 2
+    assert "--by is of two runs, and these are 3" in refused.err
 
 
 def test_bad_input_exits_with_2_and_says_what_is_wrong(runs: None, heldout: Heldout) -> None:

@@ -584,6 +584,9 @@ class EvalRun:
                     return
                 # After that: who waits for a look must not keep an item of it from beginning.
                 await self.steering.admit()
+                if stopping is not None and stopping.is_over:  # it ended while this was held back
+                    self.steering.release()
+                    return
                 self.progress.in_flight += 1
                 result, problem = await self.run_item(item)
                 self.progress.in_flight -= 1

@@ -8,6 +8,7 @@ check_judge            a judge against human labels, and against itself
 aggregate              several training runs over several tasks (score_matrix)
 compare                is B better than A?
 gate                   may B replace A?
+rank                   which of several runs is best?
 time_use               where time, tokens and money went
 plan                   how many samples it takes to see a difference
 
@@ -25,6 +26,7 @@ from heldout.analysis.gating import Check, Gate, Reading, SampleAttempts, gate
 from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
 from heldout.analysis.passes import group_by, pass_at_k, pass_hat_k, summarize
 from heldout.analysis.power import Plan, plan
+from heldout.analysis.ranking import RankedRun, RunRanking, rank
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
 from heldout.analysis.time_use import SlowAttempt, StageUse, TimeUse, time_use
 
@@ -41,7 +43,9 @@ __all__ = [
     "LabelledAnswer",
     "Mismatch",
     "Plan",
+    "RankedRun",
     "Reading",
+    "RunRanking",
     "SampleAttempts",
     "ScoreMatrix",
     "Side",
@@ -59,6 +63,7 @@ __all__ = [
     "pass_at_k",
     "pass_hat_k",
     "plan",
+    "rank",
     "read_labels",
     "score_matrix",
     "summarize",

@@ -15,7 +15,7 @@ import click
 
 from heldout._core.format import printable
 from heldout._core.plotting import format_of
-from heldout.analysis import Comparison, Side, compare
+from heldout.analysis import Comparison, Side, compare, rank
 from heldout.analysis.comparison import Difference
 from heldout.cli._load import select_results
 from heldout.cli._options import Command, format_options
@@ -30,6 +30,7 @@ from heldout.reporting.comparisons import (
     verdict_text,
 )
 from heldout.reporting.names import load_report
+from heldout.reporting.rankings import build_ranking, conclude_ranking
 from heldout.stats import Interval, SliceDifference
 from heldout.store.jsonl import replace_file
 
@@ -82,8 +83,7 @@ def comparison_options(command: Command) -> Command:
 
 
 @click.command("compare")
-@click.argument("a")
-@click.argument("b", required=False)
+@click.argument("runs", metavar="A B", nargs=-1, required=True)
 @click.option("--baseline", metavar="A", help="Run A, where only B is an argument.")
 @click.option(
     "--by", multiple=True, metavar="KEY", help="Metadata key to slice by; several combine."
@@ -98,8 +98,7 @@ def comparison_options(command: Command) -> Command:
     help="Plot it, too; .png, .svg or .pdf.",
 )
 def command(
-    a: str,
-    b: str | None,
+    runs: tuple[str, ...],
     baseline: str | None,
     where: str | None,
     unpaired: bool,
@@ -114,13 +113,22 @@ def command(
     third), or an eval of a curve: RUN@STEP, RUN@last (RUN@LABEL:STEP, where a run has curves of
     several labels). `heldout compare B --baseline A` is the same.
 
+    Of three runs or more it says which may be the best: their ranks, with intervals.
+
     What is not comparable is refused unless --allow names it.
 
     Exits with 0 whatever the verdict; `heldout gate` is the command that passes or fails.
     """
-    if (b is None) == (baseline is None):
+    names = runs if baseline is None else (baseline, *runs)
+    if len(names) < 2 or (baseline is not None and len(runs) > 1):
         raise click.UsageError("which two runs? heldout compare A B, or compare B --baseline A")
-    names = (a, b) if b is not None else (str(baseline), a)
+    if len(names) > 2:
+        of_two = {"--by": settings.pop("by"), "--unpaired": unpaired, "--flips": flips}
+        of_two |= {"--plot": plot, "--lower-is-better": settings.pop("lower_is_better")}
+        if given := [option for option, value in of_two.items() if value]:
+            raise click.UsageError(f"{given[0]} is of two runs, and these are {len(names)}")
+        _rank(names, where, format, settings)
+        return
     image = None if plot is None else format_of(plot)  # refused before anything is read
     reports = [select_results(load_report(run), where) for run in names]
     with options_in_errors():
@@ -137,6 +145,33 @@ def command(
         markdown = format == "markdown"
         report = build_comparison(comparison, flips, markdown=markdown, width=make_console().width)
         print_report(report, markdown=markdown)
+
+
+def _rank(
+    names: Sequence[str], where: str | None, format: str | None, settings: dict[str, Any]
+) -> None:
+    reports = [select_results(load_report(run), where) for run in names]
+    with options_in_errors():
+        ranking = rank(reports, **settings)
+    if format != "json":
+        print_report(build_ranking(ranking), markdown=format == "markdown")
+        return
+    winner = ranking.winner
+    plain = {
+        **pick(ranking, "metric", "confidence", "samples", "errors_as"),
+        "runs": [
+            side_json(run.side)
+            | pick(run, "highest", "lowest")
+            | {"mean": run.mean, **interval_json(run.interval)}
+            for run in ranking.runs
+        ],
+        "best": [run.side.name for run in ranking.best],
+        "winner": {"name": ranking.runs[0].side.name, **pick(winner, "raw", "estimate")}
+        | interval_json(winner.interval),
+        "mismatches": [asdict(mismatch) for mismatch in ranking.mismatches],
+    }
+    decision = "best_known" if len(ranking.best) == 1 else "cannot_tell_apart"
+    print_json(decide(decision, conclude_ranking(ranking), plain), "compare-ranks")
 
 
 @contextmanager

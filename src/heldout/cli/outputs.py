@@ -22,6 +22,8 @@ from heldout.analysis import (
     Finding,
     Gate,
     Plan,
+    RankedRun,
+    RunRanking,
     SampleAttempts,
     Side,
 )
@@ -377,6 +379,37 @@ CompareOutput = define(
     mismatches=Annotated[list[dict[str, Any]], about("what was allowed to differ")],
     notes=list[str],
 )
+RankedRunOutput = define(
+    "RankedRunOutput",
+    "One of several runs, the highest mean first.",
+    {
+        **fields_of(Side, "name", "path", "samples", "items", "errored", "left_out"),
+        **fields_of(RankedRun, "mean", "highest", "lowest"),
+    },
+    ci_low=float | None,
+    ci_high=float | None,
+)
+
+
+class WinnerOutput(msgspec.Struct):
+    """The mean of the first run, corrected for having been picked."""
+
+    name: str
+    raw: Annotated[float, about("as measured, which is too high")]
+    estimate: float
+    ci_low: float | None
+    ci_high: float | None
+
+
+CompareRanksOutput = define(
+    "CompareRanksOutput",
+    "One object, of three runs or more.",
+    fields_of(RunRanking, "metric", "confidence", "samples", "errors_as"),
+    runs=list_of(RankedRunOutput),
+    best=Annotated[list[str], about("runs that may be the best")],
+    winner=WinnerOutput,
+    mismatches=Annotated[list[dict[str, Any]], about("what was allowed to differ")],
+)
 GateOutput = define(
     "GateOutput",
     "One object; the exit code is exit_code.",
@@ -592,6 +625,7 @@ _PRINTED: dict[str, Any] = {
     "show-time": ShowTimeOutput,
     "sql": Annotated[dict[str, Any], about("One object per line and row: values by column.")],
     "compare": CompareOutput,
+    "compare-ranks": CompareRanksOutput,
     "gate": GateOutput,
     "power": PowerOutput,
     "aggregate": AggregateOutput,
