@@ -261,6 +261,20 @@ def test_clusters_that_are_all_alike_still_have_an_interval() -> None:
     assert none_differ.decision is True
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stop_of_clustered_pairs_has_an_interval_and_a_median(seed: int) -> None:
+    units = np.repeat(np.arange(100), 4)
+    prefix = Prefix.of(flips(400, 0.15, 0.1, seed), units=units)
+    for claim in (not_worse_than_baseline(0.05), better_than_baseline()):
+        after = conclude(Plan(100), claim, prefix)
+        assert after.test == "t"
+        assert after.interval is not None
+        assert after.estimate is not None
+        assert after.interval.low < after.estimate < after.interval.high
+        if after.looks_used == 20:
+            assert abs(after.mean - after.estimate) < 0.03
+
+
 def test_a_prefix_larger_than_the_plan_is_refused() -> None:
     with pytest.raises(InvalidInput, match="the prefix has 12 units, and the plan 10"):
         look(Plan(10), mean_above(0.5), Prefix.of(np.ones(12)))

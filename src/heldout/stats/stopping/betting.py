@@ -33,7 +33,7 @@ from heldout.stats.stopping.plans import Plan
 
 LARGEST_STAKE = 0.75
 """The share of the stake that may be lost on one value."""
-PARTS = 0.5 ** np.arange(10)
+PARTS = 3.0 ** -np.arange(6)
 """Parts of the largest bet that the stake of a stream is spread over."""
 TINY = 1e-12
 
@@ -105,10 +105,11 @@ class Bets(Evidence):
             return bool(self._stakes(bound, up=up).max() >= limit)
 
         low = high = mean
+        # To a millionth: each bound that is asked about is a game of its own.
         if not refused(mean, True):
-            low = bisect(mean, 0.0, lambda m: not refused(m, True), 30)[0]
+            low = bisect(mean, 0.0, lambda m: not refused(m, True), 22)[0]
         if not refused(mean, False):
-            high = bisect(mean, 1.0, lambda m: not refused(m, False), 30)[0]
+            high = bisect(mean, 1.0, lambda m: not refused(m, False), 22)[0]
         return Interval(self._low + self._width * low, self._low + self._width * high)
 
     def repeated_interval(self) -> Interval | None:

@@ -35,6 +35,9 @@ from heldout.stats.stopping.gaussian import (
 )
 from heldout.stats.stopping.plans import Plan
 
+TINY = 1e-12
+"""The least variance: at the ends of the scale there is none, and all else infinitely far away."""
+
 
 class Tango(Evidence):
     """The difference of paired 0/1 values against any bound, by Tango's score test."""
@@ -86,7 +89,7 @@ class Tango(Evidence):
 
         def deviation(difference: float) -> float:
             variance = tango_variance(wins, losses, n, difference)
-            return math.sqrt(max(variance, 1e-12))
+            return math.sqrt(max(variance, TINY))
 
         return stagewise(
             [float(size) for size in self.sizes],
@@ -246,15 +249,12 @@ class _Gains(_Plain):
     def deviation(self, mean: float) -> float:
         """Return the standard deviation of a unit, were this the true difference."""
         variance = tango_variance(self.won, self.lost, self.pairs, mean)
-        return math.sqrt(max(variance, 0.0) * self.units / self.pairs)
+        return math.sqrt(max(variance, TINY) * self.units / self.pairs)
 
     def interval(self, confidence: float) -> Interval | None:
         """Return the ordinary interval."""
         quantile = t_quantile((1 + confidence) / 2, self.degrees)
         return tango_interval(self.won, self.lost, self.pairs, quantile)
-
-
-TINY = 1e-12
 
 
 def _answers(moments: Moments, spread: float) -> float:
