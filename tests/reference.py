@@ -33,6 +33,7 @@ PACKAGES = {
     "heldout.vector": ("agents in vectorised environments", "vector"),
     "heldout.analysis": ("what loaded reports say", "comparing aggregates judge-check"),
     "heldout.stats": ("numbers in, numbers out", "statistics"),
+    "heldout.stats.stopping": ("evals that stop, races, ranks", "statistics adaptive"),
     "heldout.store": ("run directories", "reports"),
     "heldout.cluster": ("more than one machine", "cluster"),
     "heldout.testing": ("checks of one's own environment and trainer", "environments training"),

@@ -5,8 +5,8 @@ boundaries come from the probabilities of all paths (`walks`).
 
 The interval after the stop orders paths by where they end: crossing the upper boundary earlier is
 more extreme than later, and at one look a larger count is (A. A. Tsiatis, G. L. Rosner and C. R.
-Mehta 1984, Biometrics 40, 797-803). So the decision is right about the bound exactly where the
-interval leaves it out.
+Mehta 1984, Biometrics 40, 797-803). So the interval leaves out the bound exactly where a look
+decided.
 """
 
 from __future__ import annotations

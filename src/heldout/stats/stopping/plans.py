@@ -25,6 +25,7 @@ from heldout.errors import InvalidInput
 from heldout.stats._input import check_fraction
 
 Spending = Literal["linear", "keep_power", "betting"]
+"""How the error is spent over the looks."""
 
 LOOKS = 20
 LEVEL = 0.05
