@@ -46,7 +46,7 @@ from heldout.store.run_dir import (
     now,
 )
 from heldout.store.runs import find_run
-from heldout.store.settled import Settled, mark_stopped
+from heldout.store.settled import Settled
 from heldout.store.tables import group_results, slice_summaries, summarize_table, table_of
 from heldout.store.token_counts import TOKENS, count_tokens
 from heldout.store.tools import tools_path
@@ -534,3 +534,10 @@ def _is_whole(summary: Summary) -> bool:
     """Counts have to be there; whatever else there is may be null."""
     counts = all(type(summary.get(k)) is int for k, v in EMPTY_SUMMARY.items() if v is not None)
     return counts and set(EMPTY_SUMMARY) <= set(summary)
+
+
+def mark_stopped(summary: Summary, settled: Settled | None) -> Summary:
+    """Say in a summary that its run was stopped early, and take its ordinary intervals away."""
+    if settled is None or not settled.is_early:
+        return summary
+    return {**without_intervals(summary), "stopped": True, "n_asked": settled.n_asked}

@@ -2,8 +2,8 @@
 
 The run's journal holds the samples of its last look alone (`ahead.py` has the others), so every
 reader's n is the prefix that decided. What the ordinary formulas would say of how sure its means
-are is wrong, since the run was stopped because of what came out: `mark_stopped` takes it away, and
-the interval that holds is in here.
+are is wrong, since the run was stopped because of what came out: `mark_stopped` (report.py) takes
+it away, and the interval that holds is in here. No numpy: every command reads run.json.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-
-from heldout.stats.summary import Summary, without_intervals
 
 Decision = Literal["true", "false", "inconclusive"]
 RACE = "best of a race"
@@ -76,10 +74,3 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 EXIT_CODES: dict[Decision, int] = {"true": 0, "false": 1, "inconclusive": 3}
-
-
-def mark_stopped(summary: Summary, settled: Settled | None) -> Summary:
-    """Say in a summary that its run was stopped early, and take its ordinary intervals away."""
-    if settled is None or not settled.is_early:
-        return summary
-    return {**without_intervals(summary), "stopped": True, "n_asked": settled.n_asked}
