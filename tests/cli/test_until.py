@@ -102,6 +102,27 @@ def test_resume_with_none_finishes_the_set(heldout: Heldout) -> None:
 
 
 @pytest.mark.usefixtures("evals")
+def test_a_damaged_line_beyond_the_stop_is_moved_aside_and_its_item_run_again(
+    heldout: Heldout,
+) -> None:
+    assert heldout("run", "strong.py", "--until", "mean>0.8").code == 0
+    ahead = find_run("strong") / "ahead.jsonl"
+    header, first, *rest = ahead.read_bytes().splitlines(keepends=True)
+    ahead.write_bytes(b"".join([header, first[:30] + b"\xff" + first[31:], *rest]))
+    before = EvalReport.load(find_run("strong"))
+    assert before.settled is not None
+    resume = ["run", "strong.py", "--resume", "--until", "none"]
+    refused = heldout(*resume)
+    assert refused.code == 2
+    assert "heldout repair" in refused.err
+    outcome = heldout("repair", "strong")
+    assert "Moved damaged line 2 of" in outcome.err
+    assert EvalReport.load(find_run("strong")).summary == before.summary
+    assert heldout(*resume).code == 0
+    assert EvalReport.load(find_run("strong")).summary["n"] == 300
+
+
+@pytest.mark.usefixtures("evals")
 def test_a_claim_may_stand_in_a_file_of_settings(heldout: Heldout) -> None:
     Path("ci.toml").write_text('until = "mean > .8"\nlevel = 0.02\nkeep_power = true\n')
     outcome = heldout("run", "strong.py", "--config", "ci.toml", "--json")

@@ -30,6 +30,7 @@ from heldout.reporting.blocks import (
 )
 from heldout.reporting.names import explain_empty, find_curve, find_run_directory
 from heldout.reporting.summaries import format_cost
+from heldout.store.ahead import ahead_path
 from heldout.store.journal import repair as repair_journal
 from heldout.store.jsonl import has_writer
 from heldout.store.notes import repair_notes
@@ -316,7 +317,7 @@ def remove_run(path: Path) -> list[str]:
 @click.argument("run")
 @json_option
 def repair(run: str, as_json: bool) -> None:
-    """Move damaged lines of RUN aside, to results.damaged, curve.damaged or notes.damaged.
+    """Move damaged lines of RUN aside, to results.damaged, or that of another file of lines.
 
     `heldout run FILE --resume` then runs their items again. A last line that was cut short is what
     a killed process leaves behind; it is ignored anyway.
@@ -338,6 +339,10 @@ def repair(run: str, as_json: bool) -> None:
         moved = repair_journal(file, mark_interrupted) if file.exists() else []
     text = _describe_repair(file, moved)
     click.echo(printable(text), err=True)
+    ahead = ahead_path(directory.journal)
+    if ahead.exists():  # of a run that stops; its numbers have no part in it
+        of_ahead = _describe_repair(ahead, repair_journal(ahead, lambda damaged: None))
+        click.echo(printable(of_ahead), err=True)
     if directory.notes.exists():
         of_notes = _describe_repair(directory.notes, repair_notes(directory.notes))
         click.echo(printable(of_notes), err=True)

@@ -165,7 +165,7 @@ def build_report(
         hint = f"`heldout show {run} --failures 5` shows why items errored"
         blocks.append(Line(hint, style="yellow", wrap=False))
     if tokens := describe_usage(report):
-        blocks.append(Line(tokens, style="dim"))
+        blocks.append(Line(tokens + _describe_spare(report), style="dim"))
     if info is not None:
         blocks.append(Line(_describe_origin(info), style="dim"))
     if report.path is not None:
@@ -204,6 +204,13 @@ def describe_usage(report: EvalReport) -> str | None:
     if usage.cost is not None:
         text += f"; cost: {format_cost(usage.cost)}"
     return f"{text} ({'; '.join(_describe_share(model) for model in usage.models)})"
+
+
+def _describe_spare(report: EvalReport) -> str:
+    """Say what the tokens of a stopped run leave out; nothing of other runs."""
+    settled = report.settled
+    spare = 0 if settled is None else settled.n_spent - settled.n_decided
+    return f"; without the {count(spare, 'item')} run beyond the stop" if spare else ""
 
 
 def _describe_share(model: ModelUsage) -> str:

@@ -446,6 +446,7 @@ def test_metadata_that_is_cut_is_waited_for_and_that_could_run_code_is_a_skip(
         ({"poll_seconds": 0}, "poll_seconds must be greater than 0"),
         ({"label": "a b"}, "label must be letters"),
         ({"config": EvalConfig(cache=True)}, "each checkpoint has answers of its own"),
+        ({"config": EvalConfig(until="mean>0.8")}, "leave out until"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], reason: str, folder: Folder) -> None:

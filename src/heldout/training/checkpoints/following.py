@@ -156,6 +156,10 @@ def follow_checkpoints(
     )
     if config.cache and executor is None:
         raise InvalidInput("each checkpoint has answers of its own: leave out the response cache")
+    if config.settles is not None:
+        raise InvalidInput(
+            "the points of a curve are compared, so each has all samples: leave out until"
+        )
     asking = CheckpointModel(model, serve, executor, base=base, convert=convert)
     if (
         serve is None
