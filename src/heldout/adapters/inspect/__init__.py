@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from heldout._core.lazy import lazy
 
 if TYPE_CHECKING:
+    from heldout.adapters.inspect.installed import list_inspect_downloads as list_inspect_downloads
+    from heldout.adapters.inspect.installed import list_inspect_tasks as list_inspect_tasks
     from heldout.adapters.inspect.load import from_inspect as from_inspect
-    from heldout.adapters.inspect.load import list_inspect_downloads as list_inspect_downloads
-    from heldout.adapters.inspect.load import list_inspect_tasks as list_inspect_tasks
 
 __all__, __getattr__, __dir__ = lazy(__name__)

@@ -7,20 +7,14 @@ policy is called by heldout. What Inspect would make a number of without saying 
 
 from __future__ import annotations
 
-import ast
-import functools
 import hashlib
 import inspect
 import json
 import logging
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir
 from copy import copy
-from importlib import import_module
-from importlib.metadata import entry_points, version
-from importlib.util import find_spec
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +22,12 @@ from heldout._core.chat.messages import to_chat_api
 from heldout._core.code import import_file
 from heldout._core.config import NO_TURN_LIMIT
 from heldout._evals.rollout import EvalDefinition
+from heldout.adapters.inspect.installed import (
+    has_docker,
+    list_inspect_downloads,
+    list_inspect_tasks,
+    owners_of,
+)
 from heldout.adapters.inspect.metrics import (
     ScorerRules,
     declared_keys,
@@ -41,7 +41,6 @@ from heldout.adapters.inspect.published import describe_task
 from heldout.adapters.inspect.values import score_outcome
 from heldout.adapters.seam import AdaptedEval, Row, TaskAdapter
 from heldout.errors import InvalidInput
-from heldout.integrations.hub import address_of_dataset, is_cached, is_offline
 from heldout.store.fingerprint import describe_callable
 from heldout.types import Sample, Score, Trajectory
 
@@ -92,7 +91,7 @@ def from_inspect(
     reward = _choose_reward(task, names, reward)
     rules = rules_of(task, names)
     _warn_of_differences(task, reward, rules)
-    owners = [entry.dist for entry in _owners(task.registry_name) if entry.dist]
+    owners = [entry.dist for entry in owners_of(task.registry_name) if entry.dist]
     published = describe_task(given, task, owners, parameters, roles, names, reward)
     made = InspectEval(task, rows, InspectSessions(task, roles), reward)
     made.source = {"task": _fingerprint(task, rows, roles, rules)}
@@ -274,20 +273,9 @@ def _why_no_sandbox(kind: str, *, asked: bool) -> str | None:
             "'local' is this machine, unprotected from what the model does; ask for it by name: "
             "sandbox='local'"
         )
-    if kind == "docker" and not _has_docker():
+    if kind == "docker" and not has_docker():
         return "there is no docker that runs here"
     return None
-
-
-@functools.cache
-def _has_docker() -> bool:
-    if shutil.which("docker") is None:
-        return False
-    try:
-        asked = subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False)
-    except subprocess.TimeoutExpired:
-        return False
-    return asked.returncode == 0
 
 
 # --- Reward -------------------------------------------------------------------------------------
@@ -358,7 +346,7 @@ def _fingerprint(
 ) -> str:
     """Return a fingerprint of everything that decides the scores beside the samples' questions."""
     packages = {"inspect-ai"}
-    packages |= {entry.dist.name for entry in _owners(task.registry_name) if entry.dist}
+    packages |= {entry.dist.name for entry in owners_of(task.registry_name) if entry.dist}
     setup = task.setup if isinstance(task.setup, list | tuple) else [task.setup]
     own = [rule for each in rules.values() for rule in each.own]
     code = [*setup, task.solver, *task.scorer, task.cleanup, *own]
@@ -398,100 +386,7 @@ def _describe_code(code: Any, depth: int = 0) -> list[Any]:
     return parts
 
 
-# --- What is installed --------------------------------------------------------------------------
-
-
-def _owners(task: str | None) -> list[Any]:
-    """Return the entry points of the packages that a task PACKAGE/NAME is of."""
-    owner, slash, _ = (task or "").partition("/")
-    return [entry for entry in _packages() if slash and entry.name == owner]
-
-
-def _packages() -> Any:
-    return entry_points(group="inspect_ai")
-
-
-def list_inspect_tasks() -> dict[str, str | None]:
-    """Return the tasks of installed packages, with the reason where one cannot run here.
-
-    A package that describes its tasks in files called eval.yaml, as inspect_evals does, is not
-    imported; of others the source is searched for `@task`.
-    """
-    ADAPTER.check()
-    tasks: dict[str, str | None] = {}
-    for package, folder, described in _find_described():
-        if described:
-            why = {name: _why_not_here(about) for name, about in described.items()}
-        else:
-            why = dict.fromkeys(_decorated(folder))
-        tasks |= {f"{package}/{name}": reason for name, reason in why.items()}
-    return tasks
-
-
-def list_inspect_downloads() -> dict[str, tuple[str, ...]]:
-    """Return what tasks of installed packages download and is not known to be here, by task."""
-    return {
-        f"{package}/{name}": tuple(_addresses(about))
-        for package, _, described in _find_described()
-        for name, about in described.items()
-    }
-
-
-@functools.cache
-def _find_described() -> list[tuple[str, Path, dict[str, Mapping[str, Any]]]]:
-    """Find packages of tasks, their folder, and what their files say of each task."""
-    yaml: Any = import_module("yaml")  # which Inspect depends on
-    # The files are long, and the parser in C is ten times as fast.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found = []
-    for entry in _packages():
-        spec = find_spec(entry.name)
-        for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
-            described: dict[str, Mapping[str, Any]] = {}
-            for file in sorted(folder.glob("*/eval.yaml")):
-                about = yaml.load(file.read_text(encoding="utf-8"), loader)
-                described |= {task["name"]: about for task in about.get("tasks", ())}
-            found.append((entry.name, folder, described))
-    return found
-
-
-def _why_not_here(about: Mapping[str, Any]) -> str | None:
-    if (about.get("metadata") or {}).get("sandbox") and not _has_docker():
-        return "it runs in a sandbox, and there is no docker that runs here"
-    for asset in (about.get("external_assets") or ()) if is_offline() else ():
-        if asset["type"] == "huggingface" and not is_cached(asset["source"]):
-            return f"it needs {asset['source']} from the hub, and HF_HUB_OFFLINE is set"
-    return None
-
-
-def _addresses(about: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where a task's data come from; code that pip installs is not among them.
-
-    Whether the task has them in a cache of its own is not known without running its code.
-    """
-    for asset in about.get("external_assets") or ():
-        kind, source = asset["type"], str(asset["source"])
-        if kind == "huggingface":
-            if not is_cached(source):
-                yield address_of_dataset(source)
-        elif kind in ("direct_url", "git_clone") and asset.get("fetch_method") != PIP:
-            yield source
-
-
-PIP = "pip_install_git"
-
-
-def _decorated(folder: Path) -> Iterator[str]:
-    """Yield the names of functions that `@task` decorates."""
-    for file in sorted(folder.rglob("*.py")):
-        source = file.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(source)) if "@task" in source else ():
-            if isinstance(node, ast.FunctionDef) and any(
-                ast.unparse(decorator).partition("(")[0] in ("task", "inspect_ai.task")
-                for decorator in node.decorator_list
-            ):
-                yield node.name
-
+# --- By name ------------------------------------------------------------------------------------
 
 ADAPTER = TaskAdapter(
     "inspect",
@@ -503,4 +398,4 @@ ADAPTER = TaskAdapter(
     why="it is built on calls that older ones lack",
 )
 
-__all__ = ["ADAPTER", "from_inspect", "list_inspect_downloads", "list_inspect_tasks"]
+__all__ = ["ADAPTER", "from_inspect"]
