@@ -67,12 +67,15 @@ async def test_a_reference_that_fails_or_cannot_be_scored_is_a_problem() -> None
     assert (check.n_passed, check.n_answered, check.n) == (1, 3, 3)
 
 
-async def test_an_eval_whose_references_all_error_is_reported_and_does_not_raise() -> None:
+async def test_an_eval_whose_references_all_error_is_reported_and_does_not_raise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def scorer(trajectory: Trajectory, sample: Sample) -> float:
         raise RuntimeError("no grader")
 
     found = await kinds(EvalDefinition([ask("a", "?", "x")], scorer))
     assert found == [("a", "reference_errors")]
+    assert not caplog.text  # nothing of the runs in a temporary folder
 
 
 async def test_a_text_is_answered_in_the_form_that_the_grader_reads() -> None:

@@ -12,6 +12,7 @@ than judges that the score function has.
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -38,6 +39,8 @@ from heldout.types import (
     ToolCall,
     ToolSpec,
 )
+
+log = logging.getLogger("heldout")
 
 UNRELATED = "zebra"
 """A word that answers no question, one hopes."""
@@ -306,12 +309,27 @@ async def _answer(
             **settings,
         )
         try:
-            report = await evaluate(definition, config)
+            with _silenced(folder):
+                report = await evaluate(definition, config)
         except SystemicFailure as failure:  # all errored, which is what is to be told
             if failure.run_dir is None:
                 raise
             report = EvalReport.load(failure.run_dir)
         return list(report.results)
+
+
+@contextmanager
+def _silenced(folder: str) -> Iterator[None]:
+    """Leave out what is logged of runs in a folder that is soon gone: the findings say it."""
+
+    def is_about_others(record: logging.LogRecord) -> bool:
+        return folder not in record.getMessage()
+
+    log.addFilter(is_about_others)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_about_others)
 
 
 def _describe_failure(result: EvalResult) -> Finding:

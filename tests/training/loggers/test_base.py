@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.training.loggers import Loggers, base
+from heldout.training.loggers import Loggers, StdoutLogger, base
 from heldout.training.loggers.base import MAX_TEXT, checked_loggers, split_fields, with_prefix
 from tests.training.loggers.scenario import fields_of, skip_of
 
@@ -344,11 +344,14 @@ def test_what_is_not_a_list_of_loggers_is_refused_with_what_to_write() -> None:
         ([Keeps], r"It is a class: make one, Keeps\(…\)"),
         ([Keeps(), print], r"CallableLogger\(fn\) makes one of a function"),
         ("wandb", r"loggers must be a list: \[logger\], got 'wandb'"),
+        (["wandbb"], "there is no logger 'wandbb'; there are mlflow, stdout"),
     ):
         with pytest.raises(InvalidInput, match=message):
             checked_loggers(loggers)
     one, two = Keeps(), Keeps()
     assert checked_loggers(logger for logger in (one, two)) == (one, two)
+    (named,) = checked_loggers(["stdout"])
+    assert isinstance(named, StdoutLogger)
     for wrong in (None, Keeps, HasNoClose()):
         with pytest.raises(InvalidInput, match="a logger has log"):
             Loggers(wrong)

@@ -62,7 +62,7 @@ from heldout.training.curve.points import (
     stop_requested,
 )
 from heldout.training.curve.publishing import Heartbeat, Monitor, PointLog, PointPublisher, point_of
-from heldout.training.loggers import Logger
+from heldout.training.loggers import Logger, LogsMetrics
 from heldout.training.loggers.base import Loggers
 from heldout.training.reasons import describe
 from heldout.training.runner import Runner, check_samples, describe_runner, no_model
@@ -102,7 +102,7 @@ def follow_checkpoints(
     monitor: Monitor | None = None,
     heartbeat_fn: Heartbeat | None = None,
     on_point: Callable[[CurvePoint], object] | None = None,
-    loggers: Sequence[Logger] = (),
+    loggers: Sequence[Logger | LogsMetrics | str] = (),
     executor: Executor | None = None,
 ) -> list[CurvePoint]:
     """Evaluate each checkpoint in a folder once, as they come, and append them to a curve.
