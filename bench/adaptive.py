@@ -140,9 +140,9 @@ def measure(cell: str, claim: str, effect: float, settings: dict[str, Any], args
     what = "settled" if wanted is None else "shown"
     share = 100 * (1 - right if wanted is None else right)
     emit(f"{cell}: {what}", share, "%")
-    goal = args.goals.get(cell)
-    emit(f"{cell}: share of the set decided on", mean(s.n for s in stops) / SIZE, "", target=goal)
-    emit(f"{cell}: share of the calls made, {IN_FLIGHT} in flight", mean(spent), "")
+    share = 100 * mean(stop.n for stop in stops) / SIZE
+    emit(f"{cell}: of the set, decided on", share, "%", target=args.goals.get(cell))
+    emit(f"{cell}: of the calls, made", 100 * mean(spent), "%")
 
 
 def compare_others(effect: float, draws: int) -> None:
@@ -173,7 +173,7 @@ def compare_others(effect: float, draws: int) -> None:
         what, share = ("settled", wrong) if effect == 0 else ("shown", right)
         cell = f"better than, {effect:g} MDE, {name}"
         emit(f"{cell}: {what}", 100 * mean(share), "%")
-        emit(f"{cell}: share of the set decided on", mean(s.n for s in stops) / SIZE, "")
+        emit(f"{cell}: of the set, decided on", 100 * mean(s.n for s in stops) / SIZE, "%")
 
 
 def _first(crossed: Any, sums: Any, first: int) -> Stop:
@@ -239,10 +239,10 @@ def main() -> None:
     # A margin in minimum detectable effects, as a number that the claim's grammar takes.
     margins = {m: f"{m * MDE:.4f}" for m in (1, 2, 3)}
     args.goals = {
-        "better than, 2 MDE, linear": 0.30,
-        "better than, 3 MDE, linear": 0.16,
-        "not worse by 2 MDE, no change, linear": 0.31,
-        "not worse by 2 MDE, no change, keep power": 0.42,
+        "better than, 2 MDE, linear": 30,
+        "better than, 3 MDE, linear": 16,
+        "not worse by 2 MDE, no change, linear": 31,
+        "not worse by 2 MDE, no change, keep power": 42,
     }
     for effect in EFFECTS:
         say(f"better than, {effect:g} MDE")

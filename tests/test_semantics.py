@@ -39,6 +39,7 @@ from heldout import (
     Trajectory,
     rescore,
 )
+from heldout._evals.racing import race
 from heldout._evals.rollout import EvalDefinition
 from heldout.adapters.logs import import_log
 from heldout.analysis import (
@@ -1545,3 +1546,27 @@ def test_clause_35_what_a_stopped_run_says_holds_although_it_was_stopped(
         with pytest.raises(NotComparable, match="was stopped by until"):
             judge()
     assert gate(report, min_mean=0.7).outcome == "pass"
+
+
+def test_clause_35_in_a_race_a_model_is_dropped_with_intervals_that_hold_together(
+    tmp_path: Path,
+) -> None:
+    def config(name: str, rate: float) -> EvalConfig:
+        def answer(messages: list[Message]) -> str:
+            number = messages[-1].text.split()[-1].rstrip("?")
+            return number if is_known(f"{name}:{number}", rate) else "no"
+
+        return EvalConfig(answer, experiment_name=name, output_dir=str(tmp_path))
+
+    entrants = {name: config(name, rate) for name, rate in (("good", 0.9), ("bad", 0.3))}
+    found = anyio.run(race, EvalDefinition(make_samples(200), exact), entrants)
+    winner, loser = found.placed
+    assert (found.decision, winner.name, loser.beaten_by) == ("best_known", "good", "good")
+    assert loser.difference_interval is not None
+    assert loser.difference_interval.high < 0
+    assert winner.interval is not None
+    assert winner.interval.low <= winner.mean <= winner.interval.high
+    run = EvalReport.load(tmp_path / "bad")
+    assert run.summary["n"] == loser.n_decided < 200
+    with pytest.raises(NotComparable, match="was stopped by a race"):
+        compare(EvalReport.load(tmp_path / "good"), run, allow=["samples"])

@@ -91,6 +91,20 @@ def test_the_report_is_that_of_a_local_run_byte_for_byte(out: Path) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("cluster")
+def test_a_run_that_stops_stops_there_as_it_does_here(out: Path) -> None:
+    samples = evals.make_samples(60)
+    settings = {"until": "mean>0.3", "max_concurrent": 6}
+    here = run_here(samples, out, experiment_name="here", **settings)
+    there = run(samples, out, **settings)
+    assert here.settled is not None
+    assert here.settled.is_early
+    assert (out / "run/summary.json").read_bytes() == (out / "here/summary.json").read_bytes()
+    assert there.settled is not None
+    assert there.settled.sentence == here.settled.sentence
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("cluster")
 def test_a_run_on_a_cluster_is_resumed_on_one_machine_and_the_other_way_round(out: Path) -> None:
     samples = evals.make_samples(30)
     run(samples[:10], out, backend="trio")
