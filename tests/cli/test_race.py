@@ -56,6 +56,17 @@ def test_the_best_is_known_or_several_cannot_be_told_apart(
         assert second["beaten_by"] == named["strong"]
         assert said["n_spent"] < 240
         assert "look 1 of 20" in outcome.err
+        for name in ("strong", "weak"):
+            plain = heldout("run", "quiz.py", "--model", named[name], "--name", name)
+            assert plain.code == 0
+        replayed = json.loads(heldout("race", "strong", "weak", "--json").out)
+        check("race", json.dumps(replayed))
+        assert replayed["decision"] == "best_known"
+        assert replayed["models"][0]["n_decided"] == first["n_decided"]
+        assert "items would have been run" in heldout("race", "strong", "weak").out
+        refused = heldout("race", "strong", "weak", "--max-cost", "1")
+        assert refused.code == 2
+        assert "max_cost is for models that run" in refused.err
         for each in (first, second):
             assert Path(each["path"], "run.json").exists()
         arguments += ["--model", named["alike"]]

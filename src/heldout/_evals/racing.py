@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import anyio
 
@@ -198,25 +199,39 @@ class Race:
     def place(self, name: str, report: EvalReport | None = None) -> Placed:
         """Return how a model came out."""
         assert self.standing is not None
-        model, lost = self.names.index(name), self.beaten.get(name)
-        lead: Lead | None = None
-        if lost is not None:
-            [lead] = [
-                each for each in self.standing.leads if {each.model, each.other} == {model, lost.by}
-            ]
-            if lead.model != model:  # as seen from this model
-                around = lead.interval and Interval(-lead.interval.high, -lead.interval.low)
-                lead = replace(lead, difference=-lead.difference, interval=around)
-        return Placed(
-            name,
-            report,
-            beaten_by=None if lost is None else self.names[lost.by],
-            n_decided=self._entrants[name].items,
-            mean=self._entrants[name].mean,
-            interval=self.standing.intervals[model],
-            difference=None if lead is None else lead.difference,
-            difference_interval=None if lead is None else lead.interval,
-        )
+        return place(self.names, name, self.standing, self._entrants[name].items, report)
+
+
+def place(
+    names: Sequence[str], name: str, standing: Standing, items: int, report: EvalReport | None
+) -> Placed:
+    """Return how a model came out of a race.
+
+    Args:
+        names: The models, in the order of the standing.
+        name: The model.
+        standing: How the race stands at its end.
+        items: Items that the model was judged on.
+        report: Its run.
+    """
+    model = names.index(name)
+    lost = next((each for each in standing.dropped if each.model == model), None)
+    lead: Lead | None = None
+    if lost is not None:
+        [lead] = [each for each in standing.leads if {each.model, each.other} == {model, lost.by}]
+        if lead.model != model:  # as seen from this model
+            around = lead.interval and Interval(-lead.interval.high, -lead.interval.low)
+            lead = replace(lead, difference=-lead.difference, interval=around)
+    return Placed(
+        name,
+        report,
+        beaten_by=None if lost is None else names[lost.by],
+        n_decided=items,
+        mean=standing.means[model],
+        interval=standing.intervals[model],
+        difference=None if lead is None else lead.difference,
+        difference_interval=None if lead is None else lead.interval,
+    )
 
 
 class Entrant(Prefixes):
@@ -400,26 +415,37 @@ def _report(the_race: Race, reports: Mapping[str, EvalReport]) -> RaceReport:
     dropped = [*reversed(the_race.beaten)]
     placed = tuple(the_race.place(name, reports[name]) for name in (*survivors, *dropped))
     settled = [report.settled for report in reports.values() if report.settled is not None]
-    most, asked = placed[0].n_decided, settled[0].n_asked
-    of = f"{most:,} of {asked:,} items"
+    return conclude_race(
+        placed,
+        by_cost=the_race.ended_by_cost,
+        level=the_race.level,
+        looks_used=the_race.looks,
+        looks_planned=settled[0].looks_planned,
+        n_asked=settled[0].n_asked,
+        n_spent=sum(each.n_spent for each in settled),
+    )
+
+
+def conclude_race(placed: tuple[Placed, ...], *, by_cost: bool, **counts: Any) -> RaceReport:
+    """Say what a race found.
+
+    Args:
+        placed: The models, as `RaceReport` has them.
+        by_cost: Whether it ended at its limit of cost.
+        **counts: Further fields of the report.
+    """
+    survivors = [each.name for each in placed if each.beaten_by is None]
+    dropped = [each.name for each in placed if each.beaten_by is not None]
+    of = f"{placed[0].n_decided:,} of {counts['n_asked']:,} items"
     decision = "best_known"
     if len(survivors) == 1:
         which = "the other was beaten" if len(placed) == 2 else "every other was beaten"
         sentence = f"{survivors[0]} is the best of {len(placed)}: {which}, after {of}."
     else:
-        decision = "cost_used_up" if the_race.ended_by_cost else "cannot_tell_apart"
-        why = "max_cost is reached" if the_race.ended_by_cost else "the set is used up"
+        decision = "cost_used_up" if by_cost else "cannot_tell_apart"
+        why = "max_cost is reached" if by_cost else "the set is used up"
         named = f"{', '.join(survivors[:-1])} and {survivors[-1]}"
         sentence = f"{named} cannot be told apart: {why}, after {of}."
     if dropped and len(survivors) > 1:
         sentence += f" Beaten: {', '.join(dropped)}."
-    return RaceReport(
-        decision=decision,
-        sentence=sentence,
-        placed=placed,
-        level=the_race.level,
-        looks_used=the_race.looks,
-        looks_planned=settled[0].looks_planned,
-        n_asked=asked,
-        n_spent=sum(each.n_spent for each in settled),
-    )
+    return RaceReport(decision=decision, sentence=sentence, placed=placed, **counts)

@@ -109,7 +109,7 @@ def rank(
     first = loaded[0]
     threshold = first.report.pass_threshold if pass_threshold is None else pass_threshold
     measure = Measure(metric, threshold)
-    shared, mismatches = _align(loaded, allow, measure, keys, given=pass_threshold is not None)
+    shared, mismatches = align_runs(loaded, allow, measure, keys, given=pass_threshold is not None)
     clusters = clusters_if_any(first.table, cluster)
 
     def values(errors_as: float | None) -> list[Floats]:
@@ -152,7 +152,7 @@ def rank(
     )
 
 
-def _align(
+def align_runs(
     runs: Sequence[LoadedRun],
     allow: Collection[str],
     measure: Measure,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command("race")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("names", metavar="FILE", nargs=-1, required=True)
 @click.option(
     "--model",
     "models",
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def command(
-    file: Path,
+    names: tuple[str, ...],
     models: tuple[str, ...],
     level: float,
     keep_power: bool,
@@ -88,6 +88,8 @@ def command(
     All answer the same samples in the same order. A model is dropped when another one is shown to
     be better, and costs nothing from then on; with 95% no best model is dropped (--level).
 
+    Without --model, FILE are finished runs, two or more: who would have been dropped where.
+
     Exits with 0: the best is known. 3: several cannot be told apart, with the samples used up or
     --max-cost reached.
     """
@@ -95,8 +97,23 @@ def command(
 
     from heldout._evals.racing import race
 
-    if len({*models}) < 2 or len({*models}) < len(models):
+    if not models and len(names) > 1:
+        of_models = {**options, "config": config_file, "set": settings, "T": parameters}
+        of_models["max_cost"] = max_cost
+        if given := [name for name, value in of_models.items() if value]:
+            raise click.UsageError(
+                f"{given[0]} is for models that run, and these are finished runs"
+            )
+        from heldout.analysis.replayed_race import race_runs
+        from heldout.reporting.names import load_report
+
+        reports = [load_report(name) for name in names]
+        report = race_runs(reports, level=level, keep_power=keep_power)
+        _print(report, as_json, were_run="would have been")
+        raise click.exceptions.Exit(report.exit_code)
+    if len(names) > 1 or len({*models}) < 2 or len({*models}) < len(models):
         raise click.UsageError("a race is between two models or more: --model A --model B")
+    file = Path(names[0])
     with stdout_for_json(as_json), ExitStack() as directories:
         eval_file = load_eval_file(file)
         request = RunRequest.of(config_file, settings, parameters, (), options)
@@ -119,11 +136,11 @@ def command(
                 announce=lambda line: click.echo(printable(line), err=True),
             )
         )
-    _print(report, as_json)
+    _print(report, as_json, were_run="were")
     raise click.exceptions.Exit(report.exit_code)
 
 
-def _print(report: RaceReport, as_json: bool) -> None:
+def _print(report: RaceReport, as_json: bool, *, were_run: str) -> None:
     from heldout.cli._tables import decide, pick, print_json, print_report
     from heldout.reporting.blocks import Block, Line, Report, Table
     from heldout.reporting.comparisons import interval_text
@@ -148,7 +165,7 @@ def _print(report: RaceReport, as_json: bool) -> None:
     columns = ["model", "mean", "interval", "n", "beaten by", "difference", "its interval"]
     share = report.n_spent / (report.n_asked * len(report.placed))
     notes = (
-        f"{report.n_spent:,} of {report.n_asked * len(report.placed):,} items were run "
+        f"{report.n_spent:,} of {report.n_asked * len(report.placed):,} items {were_run} run "
         f"({share:.0%}), {report.looks_used} of {report.looks_planned} looks. Intervals hold for "
         "all models and looks together, so that of the winner is corrected for having been picked."
     )
