@@ -179,8 +179,11 @@ def test_copies_of_a_sample_run_side_by_side_and_are_one_step(run_eval: RunEval)
     assert report.settled.looks_planned == 20
 
 
-def test_an_errored_item_counts_both_ways_before_a_look_decides(run_eval: RunEval) -> None:
-    """A policy that errors where it would fail must not stop early for the rest."""
+@pytest.mark.parametrize("until", ["mean>0.8", "mean<0.2"])
+def test_an_errored_item_counts_both_ways_before_a_look_decides(
+    until: str, run_eval: RunEval
+) -> None:
+    """A policy that errors where it would fail must not stop early for the rest; nor a bad one."""
     settled = []
     for broken in (0, 3):
 
@@ -188,10 +191,10 @@ def test_an_errored_item_counts_both_ways_before_a_look_decides(run_eval: RunEva
             number = messages[-1].text.split()[-1].rstrip("?")
             if number in {s.ground_truth for s in ordered_by_id(SAMPLES, 0)[:broken]}:
                 raise ValueError("broken")
-            return number
+            return number if until == "mean>0.8" else "no"
 
         report = run_eval(
-            SAMPLES, grade, endpoint=answer, until="mean>0.8", experiment_name=f"run-{broken}"
+            SAMPLES, grade, endpoint=answer, until=until, experiment_name=f"run-{broken}"
         )
         assert report.settled is not None
         settled.append(report.settled)
