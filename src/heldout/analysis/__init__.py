@@ -25,7 +25,7 @@ from heldout.analysis.eval_check import EvalCheck, Finding, check_eval
 from heldout.analysis.gating import Check, Gate, Reading, SampleAttempts, gate
 from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
 from heldout.analysis.passes import group_by, pass_at_k, pass_hat_k, summarize
-from heldout.analysis.power import Plan, plan
+from heldout.analysis.power import SamplePlan, plan
 from heldout.analysis.ranking import RankedRun, RunRanking, rank
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
 from heldout.analysis.time_use import SlowAttempt, StageUse, TimeUse, time_use
@@ -42,11 +42,11 @@ __all__ = [
     "JudgeCheck",
     "LabelledAnswer",
     "Mismatch",
-    "Plan",
     "RankedRun",
     "Reading",
     "RunRanking",
     "SampleAttempts",
+    "SamplePlan",
     "ScoreMatrix",
     "Side",
     "SlowAttempt",

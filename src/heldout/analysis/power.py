@@ -80,7 +80,7 @@ class ExpectedCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SamplePlan:
     """How many samples and repeats detect a difference.
 
     Attributes:
@@ -150,7 +150,7 @@ def plan(
     correlation: float | None = None,
     sequential: Literal["linear", "keep_power"] | None = None,
     margin: float = 0.0,
-) -> Plan:
+) -> SamplePlan:
     """Plan how many samples and repeats detect a difference from a run.
 
     Args:
@@ -237,7 +237,7 @@ def plan(
     elif margin:
         raise InvalidInput("margin is that of a sequential plan: say sequential, too")
     runs = [base.run] if other is None else [base.run, other.run]
-    return Plan(
+    return SamplePlan(
         name=base.run.name,
         against=None if other is None else other.run.name,
         metric=metric,

@@ -21,10 +21,10 @@ from heldout.analysis import (
     EvalCheck,
     Finding,
     Gate,
-    Plan,
     RankedRun,
     RunRanking,
     SampleAttempts,
+    SamplePlan,
     Side,
 )
 from heldout.analysis.comparison import Change
@@ -418,7 +418,7 @@ GateOutput = define(
     checks=list_of(GateCheckOutput),
     comparison=CompareOutput | None,
 )
-PowerOutput = define("PowerOutput", "One object.", fields_of(Plan), notes=list[str])
+PowerOutput = define("PowerOutput", "One object.", fields_of(SamplePlan), notes=list[str])
 
 
 class AggregateOutput(msgspec.Struct):

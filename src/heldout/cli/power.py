@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from heldout._core.format import count, number, percent
-from heldout.analysis import Plan, plan
+from heldout.analysis import SamplePlan, plan
 from heldout.analysis.passes import FEW_CLUSTERS
 from heldout.cli._options import format_options
 from heldout.cli._tables import decide, print_json, print_report
@@ -101,7 +101,7 @@ def command(
         print_report(_build_report(planned, report), markdown=format == "markdown")
 
 
-def _build_report(plan: Plan, report: EvalReport) -> Report:
+def _build_report(plan: SamplePlan, report: EvalReport) -> Report:
     counts = f"; {count(plan.samples, 'sample')}, {_describe_attempts(plan)}"
     if plan.left_out:
         counts += f"; {count(plan.left_out, 'sample')} left out, without a value"
@@ -138,7 +138,7 @@ def _build_report(plan: Plan, report: EvalReport) -> Report:
     return Report([*lines, table, *conclusions, *_show_expected(plan)])
 
 
-def _show_expected(plan: Plan) -> list[Line | Table]:
+def _show_expected(plan: SamplePlan) -> list[Line | Table]:
     """Return the table of an eval that stops when it is settled, if it was asked for."""
     if not plan.expected:
         return []
@@ -168,11 +168,11 @@ def _show_expected(plan: Plan) -> list[Line | Table]:
     ]
 
 
-def _describe_attempts(plan: Plan) -> str:
+def _describe_attempts(plan: SamplePlan) -> str:
     return f"{round(plan.repeats, 2):g} attempt{'s' * (plan.repeats != 1)} each"
 
 
-def _conclude(plan: Plan) -> tuple[str, str]:
+def _conclude(plan: SamplePlan) -> tuple[str, str]:
     """Return whether these samples are enough, in a word, and what they detect in a sentence."""
     decision, effect = "unknown", "unknown, since they do not vary"
     if plan.detectable is not None:
@@ -182,7 +182,7 @@ def _conclude(plan: Plan) -> tuple[str, str]:
     return decision, f"Minimum detectable effect of {these}: {effect}."
 
 
-def make_notes(plan: Plan) -> Iterator[str]:
+def make_notes(plan: SamplePlan) -> Iterator[str]:
     """Say what a plan assumes, and what would replace the assumption."""
     if not plan.variance_known:
         yield (
