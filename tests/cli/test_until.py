@@ -91,6 +91,21 @@ def test_people_read_what_was_settled_and_what_the_numbers_are_of(heldout: Heldo
 
 
 @pytest.mark.usefixtures("evals")
+def test_a_list_says_that_a_run_was_stopped_and_what_it_settled(heldout: Heldout) -> None:
+    heldout("run", "strong.py", "--until", "mean>0.8")
+    settled = EvalReport.load(find_run("strong")).settled
+    assert settled is not None
+    out = heldout("list").out
+    assert " stopped" in out
+    assert f"strong@1: {settled.sentence}" in out
+    [run] = [json.loads(line) for line in heldout("list", "--json").out.splitlines()]
+    assert (run["status"], run["reason"]) == ("stopped", settled.sentence)
+    assert (run["n"], run["asked"], run["ci_low"]) == (settled.n_decided, 300, None)
+    heldout("run", "strong.py", "--resume", "--until", "none")
+    assert " stopped" not in heldout("list").out
+
+
+@pytest.mark.usefixtures("evals")
 def test_resume_with_none_finishes_the_set(heldout: Heldout) -> None:
     assert heldout("run", "strong.py", "--until", "mean>0.8").code == 0
     assert EvalReport.load(find_run("strong")).summary["n"] < 300

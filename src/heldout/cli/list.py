@@ -50,6 +50,7 @@ from heldout.training.curve.points import repair_curve
 STATUS_STYLES = {
     "running": "cyan",
     "finished": "",
+    "stopped": "",
     "failed": "red",
     "interrupted": "yellow",
     "newer": "yellow",
@@ -219,6 +220,8 @@ def _build_list(entries: Sequence[RunEntry], names: Mapping[Path, str]) -> Repor
     for entry in entries:
         if entry.status == "newer":
             blocks.append(Line(f"{names[entry.path]}: {entry.reason}", style="yellow"))
+        if entry.status == "stopped":  # its mean alone would be taken for that of the set
+            blocks.append(Line(f"{names[entry.path]}: {entry.reason}", style="dim"))
     if hidden:
         blocks.append(Line(f"No room for {', '.join(hidden)}; --json has all.", style="dim"))
     return Report(blocks)

@@ -31,6 +31,7 @@ from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError, Unknow
 from heldout.store.jsonl import decode, open_to_read
 from heldout.store.numbers import TIMESTAMP, number_runs
 from heldout.store.run_dir import RunDir, RunInfo
+from heldout.store.settled import Settled
 
 ROOT = "outputs/evals"
 """Where runs are made unless a config says otherwise."""
@@ -40,7 +41,9 @@ TAIL_BYTES = 2**20
 """Bytes at the end of a curve file that are searched for its last result."""
 
 RunKind = Literal["run", "curve", "episodes"]
-ListedStatus = Literal["running", "finished", "failed", "interrupted", "newer", "damaged"]
+ListedStatus = Literal[
+    "running", "finished", "stopped", "failed", "interrupted", "newer", "damaged"
+]
 
 
 # --- Names --------------------------------------------------------------------------------------
@@ -263,8 +266,9 @@ class RunEntry:
         name: Its path below the root: capitals/2026-11-15T22-08-31.
         path: Its directory.
         kind: A run of samples, the curve of a training run, or episodes of an agent.
-        status: "interrupted" is also a run whose process is gone; "newer" was written by a newer
-            version of heldout; "damaged" cannot be read.
+        status: "stopped" is a run that `until` or a race ended before its set was used up, so its
+            mean is biased; "interrupted" is also a run whose process is gone; "newer" was written
+            by a newer version of heldout; "damaged" cannot be read.
         endpoint: The model; of episodes, the policy where it is known.
         environment: Of episodes, the environment.
         mean: Mean reward; of a curve, that of its last result. None where there is none.
@@ -286,7 +290,7 @@ class RunEntry:
         note: Its note.
         commit: The git commit it was run at.
         dirty: Whether files of that commit had been changed.
-        reason: Why it did not finish, or cannot be read.
+        reason: Why it did not finish, or cannot be read; of a stopped run, what it settled.
     """
 
     name: str
@@ -360,6 +364,7 @@ def read_files(
                 whole = stored.summary
             elif info.status in ("failed", "interrupted"):
                 summary = {"n": info.ended, "n_errors": info.errors}
+    stopped = _what_stopped(info)
     tags = info.config.get("tags")
     note, environment = info.config.get("note"), info.config.get("env")
     entry = RunEntry(
@@ -373,7 +378,7 @@ def read_files(
         ci_low=summary.get("ci_low"),
         ci_high=summary.get("ci_high"),
         n=summary.get("n"),
-        asked=info.asked,
+        asked=info.asked if stopped is None else stopped.n_asked,
         errors=summary.get("n_errors"),
         step=step,
         temperature=temperature,
@@ -387,7 +392,7 @@ def read_files(
         note=note if isinstance(note, str) else None,
         commit=info.git.commit if info.git else None,
         dirty=info.git.dirty if info.git else None,
-        reason=info.reason,
+        reason=info.reason if stopped is None else stopped.sentence,
     )
     return entry, info, whole
 
@@ -464,9 +469,14 @@ def runs_of_name(run: Path, *, follow_links: bool = True) -> Iterator[Path]:
             yield other
 
 
+def _what_stopped(info: RunInfo) -> Settled | None:
+    """Return what a run has settled that was stopped before its set was used up."""
+    return info.settled if info.settled is not None and info.settled.is_early else None
+
+
 def _status_of(run: RunDir, info: RunInfo) -> ListedStatus:
     if info.status == "complete":
-        return "finished"
+        return "finished" if _what_stopped(info) is None else "stopped"
     if info.status != "running":
         return info.status
     try:

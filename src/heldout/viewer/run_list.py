@@ -55,7 +55,7 @@ def describe_entry(name: str, path: Path, _stamp: str, _live: bool) -> Plain:
         if summary is None or not {*EMPTY_SUMMARY} <= {*summary}:
             summary = EvalReport.load(path).summary
         unfinished = summary.get("complete") is False
-        if unfinished and entry.status == "finished":
+        if unfinished and entry.status in ("finished", "stopped"):
             row["status"] = "incomplete"  # lines of its journal are lost
         return row | numbers(summary) | {"unfinished": unfinished}
     except HeldoutError as problem:

@@ -207,7 +207,9 @@ function Row({ run, at, isBounded, isMarked, cols, onMark }) {
     <td class=${soft}>${run.text.interval}</td>
     <td>${chart(run, isBounded)}</td>
     <td class="num">${count(run.n)}${
-      run.unfinished && run.asked ? html`<span class="soft"> of ${count(run.asked)}</span>` : ""
+      (run.unfinished || run.status === "stopped") && run.asked
+        ? html`<span class="soft"> of ${count(run.asked)}</span>`
+        : ""
     }</td>
     <td class="num">${
       run.errors
