@@ -211,6 +211,24 @@ def test_a_look_at_too_many_errors_decides_nothing(run_eval: RunEval) -> None:
         run_eval(make_samples(60), grade, endpoint=answer, until="mean>0.8", max_error_rate=0.1)
 
 
+def test_too_few_differences_are_named_with_the_number_that_it_takes(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    wrong = {"3", "7", "40"}
+
+    async def answer(messages: list[Message]) -> str:
+        number = messages[-1].text.split()[-1].rstrip("?")
+        return "no" if number in wrong else number
+
+    run_eval(make_samples(60), grade, endpoint=model(1.0), experiment_name="old")
+    report = run_eval(
+        make_samples(60), grade, endpoint=answer, until=f"better than {tmp_path / 'old'}"
+    )
+    assert report.settled is not None
+    assert report.settled.decision == "inconclusive"
+    assert " Only 3 of them differ; it takes 6 or more." in report.settled.sentence
+
+
 def test_the_claims_come_out_as_they_should(run_eval: RunEval, tmp_path: Path) -> None:
     run_eval(SAMPLES, grade, endpoint=model(0.7, "old"), experiment_name="old")
     old = tmp_path / "old"

@@ -11,6 +11,7 @@ and, at the end, what was settled (`settle`). The statistics are in `stats/stopp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -368,6 +369,7 @@ class Stopping(Prefixes):
         at = f"{samples:,} of {format_samples(len(self._units))}"
         if decision == "inconclusive":
             said += f", with all {format_samples(len(self._units))} used up."
+            said += self._too_few(found)
             if until.kind == "better":
                 said += (
                     " A true difference of 0 is never settled so; "
@@ -375,6 +377,20 @@ class Stopping(Prefixes):
                 )
             return said
         return f"{said}, after {at}, at look {found.looks_used} of {len(self._plan.sizes)}."
+
+    def _too_few(self, found: Conclusion) -> str:
+        """Say what the test lacks, where so few values could not have settled anything."""
+        if self._found is not None and self._found.needed is not None:
+            least = format_samples(self._found.needed)
+            return f" This test says nothing of fewer than {least} that are independent."
+        if found.test != "paired":
+            return ""
+        prefix = self._prefix()
+        differ = int(np.count_nonzero((prefix.lower != 0) | (prefix.upper != 0)))
+        least_pairs = math.ceil(math.log2(2 / self._plan.level))  # all of them on one side
+        if differ >= least_pairs:
+            return ""
+        return f" Only {differ} of them differ; it takes {least_pairs} or more."
 
 
 _CONCLUSIONS: dict[tuple[str, bool, Decision], str] = {
