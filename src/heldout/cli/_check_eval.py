@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from heldout._core.format import count
-from heldout.cli._options import count_option, json_option, parse_key_values
+from heldout.cli._options import count_option, json_option, parameters_option, parse_key_values
 from heldout.cli._tables import decide, print_json, print_report
 from heldout.reporting.blocks import Block, Cell, Column, Line, Report, Table, code
 
@@ -24,13 +24,7 @@ SHOWN = 10
 @click.command("eval", short_help="Answer an eval's own references back: they must pass.")
 @click.argument("file", type=click.Path(path_type=Path))
 @count_option("-n", "--limit", "max_samples", help="Only the first N samples.")
-@click.option(
-    "-T",
-    "parameters",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A parameter of load_dataset in FILE, or of the task: -T split=test.",
-)
+@parameters_option
 @click.option(
     "--train",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -62,6 +62,17 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")(command)
 
 
+def parameters_option(command: Command) -> Command:
+    """Add -T, the parameters of a dataset."""
+    return click.option(
+        "-T",
+        "parameters",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A parameter of load_dataset in FILE, or of the task: -T split=test.",
+    )(command)
+
+
 def format_options(command: Command) -> Command:
     """Add --json and --markdown, which give `format`: "json", "markdown" or None."""
     json = click.option("--json", "format", flag_value="json", help="Print JSON.")

@@ -11,7 +11,7 @@ import click
 
 from heldout._core.config import DEFAULT_LEVEL
 from heldout._core.format import number, printable
-from heldout.cli._options import SettingOption, count_option
+from heldout.cli._options import SettingOption, count_option, parameters_option
 from heldout.cli.run import (
     RunRequest,
     configure,
@@ -45,13 +45,7 @@ if TYPE_CHECKING:
     metavar="COST",
     help="End when all models together have cost this much; looked at where they are compared.",
 )
-@click.option(
-    "-T",
-    "parameters",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A parameter of load_dataset in FILE, or of the task: -T split=test.",
-)
+@parameters_option
 @count_option("--max-concurrent", help="Items in flight at once, for each model.")
 @click.option(
     "--name",

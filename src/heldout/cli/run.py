@@ -36,7 +36,13 @@ from heldout._core.secrets import REDACTED
 from heldout.adapters.tasks import is_task_name, load_task
 from heldout.cli._cluster import ClusterOptions, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, load_module, user_code
-from heldout.cli._options import SettingOption, count_option, parse_key_values, parse_value
+from heldout.cli._options import (
+    SettingOption,
+    count_option,
+    parameters_option,
+    parse_key_values,
+    parse_value,
+)
 from heldout.errors import (
     EvalFileError,
     InvalidInput,
@@ -88,13 +94,7 @@ class _RunCommand(click.Command):
     metavar="ID",
     help="Only the sample with this id; may be repeated.",
 )
-@click.option(
-    "-T",
-    "parameters",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A parameter of load_dataset in FILE, or of the task: -T split=test.",
-)
+@parameters_option
 @count_option("--max-concurrent", help="Items in flight at once.")
 @click.option(
     "--until",
