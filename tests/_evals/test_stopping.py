@@ -229,6 +229,20 @@ def test_too_few_differences_are_named_with_the_number_that_it_takes(
     assert " Only 3 of them differ; it takes 6 or more." in report.settled.sentence
 
 
+def test_a_gate_on_a_stop_without_a_median_shows_the_difference(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    old = tmp_path / "old"
+    run_eval(SAMPLES, grade, endpoint=model(0.7), experiment_name="old")
+    claim = f"not worse than {old} by 0.2"
+    report = run_eval(SAMPLES, grade, endpoint=model(0.72), until=claim, this_set=True)
+    settled = report.settled
+    assert settled is not None
+    assert (settled.decision, settled.is_early, settled.estimate) == ("true", True, None)
+    [check] = gate(report, baseline=old, no_worse_than=0.2).checks
+    assert check.estimate == settled.difference
+
+
 def test_the_claims_come_out_as_they_should(run_eval: RunEval, tmp_path: Path) -> None:
     run_eval(SAMPLES, grade, endpoint=model(0.7, "old"), experiment_name="old")
     old = tmp_path / "old"

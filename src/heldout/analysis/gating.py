@@ -302,7 +302,8 @@ def _judge_stopped(
     outcome: GateOutcome = "pass" if settled.decision == "true" else "fail"
     if settled.decision == "inconclusive":  # scored again: another scorer had stopped it
         return None
-    estimate = settled.mean if settled.estimate is None else settled.estimate
+    plain = settled.mean if baseline is None else settled.difference
+    estimate = plain if settled.estimate is None else settled.estimate
     if estimate is None:
         return None
     reading = Reading(outcome, estimate, Interval(*settled.interval), run.table.samples)
