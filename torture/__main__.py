@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 
 import torture
-from torture.trials import STATE, Journal, origin, run_trials, table, write_page
+from torture.trials import BLOCK, STATE, Journal, origin, run_trials, table, write_page
 
 PARTS = {
     "kills": "torture.kills",
@@ -32,7 +32,10 @@ def main() -> None:
     parser.add_argument("--only", metavar="PARTS", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the trials to make")
     parser.add_argument(
-        "--share", metavar="I/N", default="0/1", help="one of N shares of blocks of 100 trials"
+        "--share", metavar="I/N", default="0/1", help=f"one of N shares of blocks of {BLOCK} trials"
+    )
+    parser.add_argument(
+        "--case", metavar="START", default="", help="only cases whose names begin like this"
     )
     parser.add_argument("--report", action="store_true", help="only write the table")
     parser.add_argument("--retry", action="store_true", help="make trials with faults again")
@@ -59,6 +62,7 @@ def main() -> None:
                 retry=given.retry,
                 share=share,
                 of=of,
+                case=given.case,
             )
     text = table(journal, PARTS)
     print(text)

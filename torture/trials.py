@@ -21,7 +21,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "torture.md"
 BEGIN, END = "<!-- table: written by python -m torture -->", "<!-- end of table -->"
 FAULTS = ("lost", "doubled", "traceback", "hang", "other")
 """What may come out of a trial, and must not: the columns of the table."""
-BLOCK = 100
+BLOCK = 25
 """Trials that one process makes after one another."""
 
 
@@ -106,7 +106,13 @@ class Journal:
 
 
 def run_trials(
-    trials: Iterator[Trial], journal: Journal, *, retry: bool, share: int = 0, of: int = 1
+    trials: Iterator[Trial],
+    journal: Journal,
+    *,
+    retry: bool,
+    share: int = 0,
+    of: int = 1,
+    case: str = "",
 ) -> None:
     """Make the trials that the journal does not have, and print the faults.
 
@@ -116,13 +122,14 @@ def run_trials(
         retry: Whether trials with faults are made again.
         share: Which share of the trials to make, where several processes have one each.
         of: How many shares there are. A block of `BLOCK` trials is in one share.
+        case: What the name of a case must begin with, for its trials to be made.
     """
     made = 0
     for trial in trials:
         known = journal.lines.get(trial.key)
         if known is not None and not (retry and known["faults"]):
             continue
-        if trial.number // BLOCK % of != share:
+        if trial.number // BLOCK % of != share or not trial.case.startswith(case):
             continue
         started = time.monotonic()
         try:
