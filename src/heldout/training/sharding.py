@@ -28,6 +28,7 @@ import msgspec
 
 from heldout._live.isolation import untouched_random_state
 from heldout._live.weights import read_sums, sharding_way, sum_bits
+from heldout._live.wrappers import is_fsdp1, is_fsdp2
 from heldout.errors import InvalidInput
 from heldout.training.ranks import Ranks, RanksApart, agree
 from heldout.training.reasons import describe
@@ -305,9 +306,9 @@ def _find_tensors(model: Any) -> Iterator[_Sharded]:
 
 
 def _fsdp1_tensors(model: Any) -> Iterator[_Sharded]:
-    units = [m for m in model.modules() if _is_fsdp1(m)]
+    units = [m for m in model.modules() if is_fsdp1(m)]
     managed = getattr(model, "_is_fsdp_managed_module", False)
-    if managed and not _is_fsdp1(model) and not _is_fsdp2(model):
+    if managed and not is_fsdp1(model) and not is_fsdp2(model):
         raise InvalidInput(
             "this is the module inside of a FullyShardedDataParallel, which alone can gather its "
             "weights: evaluate the outer one"
@@ -355,39 +356,3 @@ def _zero3_gathered(parameter: Any) -> Iterator[None]:
         return
     with deepspeed.zero.GatheredParameters([parameter], modifier_rank=None):
         yield
-
-
-def _is_fsdp1(module: Any) -> bool:
-    return type(module).__name__ == "FullyShardedDataParallel"
-
-
-def _is_fsdp2(module: Any) -> bool:
-    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
-
-
-def plain_class(module: Any) -> type:
-    """Return the class of a module without what `fully_shard` has added to it."""
-    kind = type(module)
-    # (FSDPLinear, FSDPModule, Linear, …)
-    return kind.__mro__[2] if _is_fsdp2(module) else kind
-
-
-def wrapped_module(module: Any) -> Any:
-    """Return what a wrapper wraps, such as FSDP1's; None for a module that is no wrapper."""
-    for name in ("_orig_mod", "_fsdp_wrapped_module"):
-        if name in module._modules:
-            return module._modules[name]
-    return module.module if type(module).__name__ == "DeepSpeedEngine" else None
-
-
-_SHARDING_CODE = ("torch.distributed.fsdp.", "torch.distributed._composable.", "deepspeed.")
-
-
-def is_sharding_hook(name: str) -> bool:
-    """Whether a forward hook, by module and name, gathers weights, which a whole copy has."""
-    return name.startswith(_SHARDING_CODE)
-
-
-def is_sharding_state(key: str) -> bool:
-    """Whether an attribute of a module belongs to what shards it."""
-    return key.startswith(("__composable_api", "_is_fsdp_", "_fsdp_", "ds_", "_ds_"))

@@ -26,14 +26,14 @@ from typing import Any
 from heldout._core.memory import available_memory
 from heldout._live.decoding.model import unwrap
 from heldout._live.weights import Copy, explain_sharding, read_sums, sum_bits, writes
-from heldout.training.background.jobs import NotCopyable
-from heldout.training.sharding import (
-    ShardedModel,
+from heldout._live.wrappers import (
     is_sharding_hook,
     is_sharding_state,
     plain_class,
     wrapped_module,
 )
+from heldout.training.background.jobs import NotCopyable
+from heldout.training.sharding import ShardedModel
 
 
 class _NoLongerFits(Exception):
