@@ -78,8 +78,7 @@ from heldout.store.fingerprint import describe_callable
 from heldout.store.notes import write_note
 from heldout.store.run_dir import RunDir
 from heldout.store.sql import query
-from heldout.training.curve.rewards import best_checkpoint
-from heldout.training.curve.verdicts import judge_points
+from heldout.training.curve.verdicts import best_checkpoint, judge_points
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
 from tests.conftest import RunEval, exact, make_samples
@@ -1260,7 +1259,7 @@ def test_clause_24_a_curve_that_has_stopped_is_not_improving_and_has_improved() 
 def test_clause_24_there_is_one_verdict_for_every_reader(tmp_path: Path) -> None:
     from heldout.reporting.curves import judge_curve, latest_verdicts, read_curve
     from heldout.training.curve.points import heartbeat_fields
-    from heldout.training.curve.verdicts import answers
+    from heldout.training.curve.stored_verdicts import answers
 
     evals = midrun(tmp_path)
     for step in (10, 20, 30):

@@ -319,7 +319,7 @@ def test_a_curve_of_thousands_is_shown_in_seconds_with_a_best_eval(
     run: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What takes the cube of their number is left out, and said to be."""
-    monkeypatch.setattr("heldout.training.curve.verdicts.CORRECTED_EVALS", 10)
+    monkeypatch.setattr("heldout.training.curve.stored_verdicts.CORRECTED_EVALS", 10)
     CURVE.unlink()
     append(*climb("rl_eval"))
     *_, best, _, _ = heldout("show", "rl_eval").out.splitlines()

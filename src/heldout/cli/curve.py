@@ -60,7 +60,7 @@ from heldout.store.runs import find_run
 from heldout.training.curve.plot import NamedCurve
 from heldout.training.curve.plot import plot as plot_curves
 from heldout.training.curve.points import STOP_NAME, CurvePoint, is_fewer, most_asked, request_stop
-from heldout.training.curve.verdicts import answers, short_verdict
+from heldout.training.curve.stored_verdicts import answers, short_verdict
 
 metric_option = click.option(
     "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."

@@ -143,7 +143,7 @@ def _verdict_on(entry: RunEntry) -> str | None:
         return None
     # Here, since they load numpy: a list without curves takes less than half the time.
     from heldout.reporting.curves import list_verdicts, read_curve
-    from heldout.training.curve.verdicts import short_verdict
+    from heldout.training.curve.stored_verdicts import short_verdict
 
     with suppress(HeldoutError):  # what is damaged says so in its status
         verdicts = list_verdicts(read_curve(entry.path))

@@ -41,8 +41,8 @@ from heldout.errors import HeldoutError, InvalidInput
 from heldout.store.fingerprint import describe_callable
 from heldout.training.curve.points import CurvePoint
 from heldout.training.curve.publishing import Heartbeat, Monitor
-from heldout.training.curve.rewards import best_checkpoint
-from heldout.training.curve.verdicts import CORRECTED_EVALS, CurveMonitor
+from heldout.training.curve.stored_verdicts import CORRECTED_EVALS
+from heldout.training.curve.verdicts import CurveMonitor, best_checkpoint
 from heldout.vector.drivers import NORMALISED_TWICE, as_numpy, layers, map_leaves, normalizes
 from heldout.vector.evaluation import PolicyFn, SuccessFn, SuccessWord
 from heldout.vector.report import Reward, VectorReport

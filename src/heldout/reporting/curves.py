@@ -231,7 +231,7 @@ def format_point(point: CurvePoint, *, labelled: bool = False) -> str:
 
 def point_as_dict(point: CurvePoint) -> dict[str, Any]:
     """Return every field of a point for JSON, but the rewards of its samples."""
-    from heldout.training.curve.verdicts import stored_kind
+    from heldout.training.curve.stored_verdicts import stored_kind
 
     plain = msgspec.structs.asdict(point)
     del plain["outcomes"]
@@ -242,7 +242,7 @@ def point_as_dict(point: CurvePoint) -> dict[str, Any]:
 
 def conclude_point(point: CurvePoint) -> tuple[str, str]:
     """Return the verdict at a point, or its state where it has none; and its line."""
-    from heldout.training.curve.verdicts import stored_kind
+    from heldout.training.curve.stored_verdicts import stored_kind
 
     if not point.has_result:
         return ("pending" if point.pending else "skipped"), format_point(point, labelled=True)
@@ -251,7 +251,7 @@ def conclude_point(point: CurvePoint) -> tuple[str, str]:
 
 def conclude_curve(run: CurveRun, points: Sequence[CurvePoint]) -> tuple[str, str]:
     """Return the newest verdict of a curve; of several evals, that of the one judged last."""
-    from heldout.training.curve.verdicts import answers, stored_kind
+    from heldout.training.curve.stored_verdicts import answers, stored_kind
 
     judged = [(p.time, p.step, p) for p in points if p.has_result and stored_kind(p)]
     if not judged:
@@ -302,7 +302,7 @@ def judge_curve(
     With `options`, the effect, alpha or window to judge by, stored verdicts are replaced, too.
     `config` is that of its run.json.
     """
-    from heldout.training.curve.verdicts import answers, terms_of, with_verdicts
+    from heldout.training.curve.stored_verdicts import answers, terms_of, with_verdicts
 
     terms = replace(terms_of(points, config), **options)
     try:
@@ -339,7 +339,7 @@ def build_curve_table(points: Sequence[CurvePoint], width: int) -> list[Table | 
 
 
 def _make_columns(points: Sequence[CurvePoint]) -> list[RankedColumn]:
-    from heldout.training.curve.verdicts import stored_kind
+    from heldout.training.curve.stored_verdicts import stored_kind
 
     errors = [point.number("n_errors") for point in points]
     intervals = [interval(*(point.ci or (None, None))) for point in points]

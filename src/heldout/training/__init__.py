@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from heldout.training.curve.points import CurvePoint as CurvePoint
     from heldout.training.curve.points import current_points as current_points
     from heldout.training.curve.points import read_points as read_points
-    from heldout.training.curve.rewards import best_checkpoint as best_checkpoint
     from heldout.training.curve.verdicts import CurveMonitor as CurveMonitor
+    from heldout.training.curve.verdicts import best_checkpoint as best_checkpoint
     from heldout.training.curve.verdicts import judge_points as judge_points
     from heldout.training.periodic_eval import PeriodicEval as PeriodicEval
     from heldout.training.runner import Request as Request

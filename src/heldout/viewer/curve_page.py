@@ -52,7 +52,7 @@ def describe_curve(name: str, path: Path, _stamp: str, label: str, metric: str) 
         label: The eval; "" is the first one.
         metric: What is drawn; "" is the reward, or the first metric of evals that have none.
     """
-    from heldout.training.curve.verdicts import answers, terms_of, with_verdicts
+    from heldout.training.curve.stored_verdicts import answers, terms_of, with_verdicts
 
     run = read_curve(path)
     label, points = _points_of(run.points, label)
@@ -124,7 +124,7 @@ def measured_metrics(results: Sequence[CurvePoint]) -> list[str]:
 
 
 def _describe_point(point: CurvePoint, metric: str, most: int) -> Plain:
-    from heldout.training.curve.verdicts import stored_kind
+    from heldout.training.curve.stored_verdicts import stored_kind
 
     value, bounds = point.value_and_interval(metric)
     errors = point.number("n_errors")

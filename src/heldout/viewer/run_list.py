@@ -83,7 +83,7 @@ def _growing(path: Path, _id: str | None) -> GrowingSummary:
 
 def _curve_row(path: Path) -> Plain:
     """Give one verdict per eval of a curve, the worst first, and the numbers of that one."""
-    from heldout.training.curve.verdicts import answers, short_verdict
+    from heldout.training.curve.stored_verdicts import answers, short_verdict
 
     run = read_curve(path)
     results = [point for point in run.points if point.has_result]

@@ -31,7 +31,7 @@ from heldout.training import (
 )
 from heldout.training.background.dispatcher import pending_evals
 from heldout.training.curve.points import pending_point, read_points
-from heldout.training.curve.verdicts import terms_of
+from heldout.training.curve.stored_verdicts import terms_of
 from heldout.training.ranks import Alone
 from heldout.training.sharding import ShardedModel
 from tests.conftest import both_loops

@@ -13,9 +13,16 @@ from heldout.errors import InvalidInput
 from heldout.stats.intervals import Floats
 from heldout.stats.sequential import Analysis
 from heldout.training import CurveMonitor
+from heldout.training.curve import verdicts
 from heldout.training.curve.points import CurvePoint, current_points
-from heldout.training.curve.rewards import Rewards, best_checkpoint
-from heldout.training.curve.verdicts import Judgement, StepVerdict, Terms, judge_points
+from heldout.training.curve.verdicts import (
+    Judgement,
+    Rewards,
+    StepVerdict,
+    Terms,
+    best_checkpoint,
+    judge_points,
+)
 from tests.training.curves import CLIMB, FLAT, curve, look, rising
 
 
@@ -102,16 +109,15 @@ def test_a_training_that_went_back_is_judged_without_what_it_went_back_on() -> N
     assert monitor(now) == CurveMonitor()(now)
 
 
-def test_rewards_that_are_known_are_not_asked_for_again() -> None:
-    monitor, points = CurveMonitor(), curve(CLIMB)
-    for point in points:
-        monitor.add(point)
-    bare = [msgspec.structs.replace(p, outcomes=()) for p in points]
-    assert monitor(bare) == CurveMonitor()(points)
-    assert monitor.latest == judge_points(points)[-1]
-    other = monitor.with_terms(Terms(0.2, 0.01, 4))
-    assert other.latest is None
-    assert other(bare).verdict == judge_points(points, effect=0.2, alpha=0.01, window=4)[-1]
+def test_a_row_of_rewards_is_made_once_however_often_its_point_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monitor, points, made = CurveMonitor(), curve(CLIMB), []
+    watched(points[:-1], monitor)
+    new_row = verdicts._PointRow
+    monkeypatch.setattr(verdicts, "_PointRow", lambda *row: made.append(row) or new_row(*row))
+    monitor(points)
+    assert len(made) == 1
 
 
 # --- Stopping -----------------------------------------------------------------------------------
@@ -153,7 +159,6 @@ def test_of_looks_only_the_last_is_kept() -> None:
     monitor = CurveMonitor()
     watched(curve(CLIMB), monitor)
     assert not any(isinstance(part, Analysis) for made in monitor._made for part in made)
-    assert monitor.update(curve(CLIMB)) == monitor.latest
 
 
 def test_what_is_new_is_all_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +172,6 @@ def test_settings_may_be_numbers_of_numpy_and_bounds_are_kept() -> None:
     given: Any = np.int64(2)
     monitor = CurveMonitor(window=given, stop_on_regression=given, bounds=(-1, 3))
     assert monitor.terms == Terms(window=2, bounds=(-1.0, 3.0))
-    assert monitor.with_terms(Terms(0.2, bounds=(0, 5))).terms.bounds == (0.0, 5.0)
     stored = monitor(curve(CLIMB)).as_dict()
     assert stored["bounds"] == [-1.0, 3.0]
 

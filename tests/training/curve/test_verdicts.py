@@ -16,17 +16,20 @@ from heldout.stats import Interval, best_of, monitor
 from heldout.stats.intervals import Floats
 from heldout.training.curve.points import CurvePoint, ItemOutcome
 from heldout.training.curve.publishing import PointPublisher
-from heldout.training.curve.rewards import BestPoint, best_checkpoint
-from heldout.training.curve.verdicts import (
-    CurveMonitor,
-    StepVerdict,
-    Terms,
+from heldout.training.curve.stored_verdicts import (
     answers,
-    judge_points,
     short_verdict,
     stored_kind,
     terms_of,
     with_verdicts,
+)
+from heldout.training.curve.verdicts import (
+    BestPoint,
+    CurveMonitor,
+    StepVerdict,
+    Terms,
+    best_checkpoint,
+    judge_points,
 )
 from tests.training.curves import CLIMB, FLAT, Rewards, curve, look, point, rising
 from tests.training.toys import Model, periodic, questions

@@ -4,12 +4,12 @@
         print(verdict.step, verdict.sentence())
 
 A curve answers three questions, in this order: is it still improving (the verdict), has it
-improved since its start (`SinceStart`), and which step is best (`curve/rewards.py`). All three are
-stored on a point as one dict. `answers` and `short_verdict` are its words, and `with_verdicts`
-says which one a reader gets.
+improved since its start (`SinceStart`), and which step is best (`BestPoint`). All three are made of
+one table of rewards, points x samples, and stored on a point as one dict; `stored_verdicts.py`
+reads it.
 
-The statistics are in `heldout.stats.sequential`. Here points become tables of rewards
-(`RewardTable`), and verdicts become steps and sentences.
+The statistics are in `heldout.stats` (`sequential`, `winner`). Here points become tables of
+rewards, and verdicts become steps and sentences.
 
 Errored items are handled in two ways (clause 22): left out, and as a reward of 0. "improving" and
 "plateau" need both. "regressing" needs only the second, if the first does not say improving: a
@@ -20,19 +20,20 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 from heldout._core.format import interval as interval_text
-from heldout._core.format import number, samples
+from heldout._core.format import list_some, number, samples
 from heldout.errors import InvalidInput
-from heldout.stats import Verdict
+from heldout.stats import Interval, Verdict, best_of
+from heldout.stats.intervals import Floats
 from heldout.stats.sequential import (
     ALPHA,
     REFERENCES,
@@ -48,24 +49,13 @@ from heldout.stats.sequential import (
     gain_interval,
     spending_share,
 )
+from heldout.stats.summary import value_of_errors
 from heldout.training.curve.points import CurvePoint
-from heldout.training.curve.rewards import (
-    MOST_CANDIDATES,
-    BestPoint,
-    Bounds,
-    PointKey,
-    Rewards,
-    RewardTable,
-    Steps,
-    best_as_dict,
-    best_checkpoint,
-    key_of,
-    pick_best,
-)
 
 EFFECT = 0.05
-CORRECTED_EVALS = 500
-"""Evals up to which readers get a corrected best: with more it takes minutes."""
+Bounds = tuple[float, float]
+Steps = tuple[int, int, int, int]
+"""First and last step of the older points, and of the newer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,29 +86,285 @@ class Terms:
         check_settings(self.effect, self.alpha, self.window)
 
 
-def terms_of(points: Iterable[CurvePoint], config: Mapping[str, Any] | None = None) -> Terms:
-    """Return the settings that a curve was judged by.
+# --- Rewards as a table ---------------------------------------------------------------------------
+
+LARGEST = 1e100
+"""Largest reward: squares of larger ones overflow."""
+
+PointKey = tuple[str, int, str, float, int]
+
+
+def key_of(point: CurvePoint) -> PointKey:
+    """Return a key that differs if a step is measured again."""
+    return point.session, point.step, point.time, point.seconds, point.asked
+
+
+class _PointRow(NamedTuple):
+    rewards: Floats
+    """Of each sample; NaN where it has no score."""
+    errored: Floats
+    """Share of its items that errored; NaN if it was not run."""
+    errors: int
+    low: float
+    high: float
+    """Minimum and maximum reward; inf and -inf without any."""
+
+
+class Rewards:
+    """Rewards of points, as rows over samples in the order in which samples were first seen.
+
+    A row is made once, however often its point is judged.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, int] = {}
+        self._rows: dict[PointKey, _PointRow] = {}
+
+    def _row(self, point: CurvePoint) -> _PointRow:
+        """Return the rewards of a point; InvalidInput if one is too large to be judged."""
+        if (known := self._rows.get(key_of(point))) is not None:
+            return known
+        scores = np.array([outcome.reward for outcome in point.outcomes], dtype=np.float64)
+        low = float(np.fmin.reduce(scores, initial=math.inf))
+        high = float(np.fmax.reduce(scores, initial=-math.inf))
+        if max(-low, high) > LARGEST:
+            raise InvalidInput(
+                f"a reward at step {point.step} is {max(-low, high):.3g}: too large to judge"
+            )
+        ids = (outcome.copy_of or outcome.id for outcome in point.outcomes)
+        columns = np.array([self._columns.setdefault(id, len(self._columns)) for id in ids])
+        size, is_error = len(self._columns), np.isnan(scores)
+        items = np.bincount(columns, minlength=size)
+        errors = np.bincount(columns[is_error], minlength=size)
+        sums = np.bincount(columns[~is_error], weights=scores[~is_error], minlength=size)
+        with np.errstate(invalid="ignore"):  # 0 / 0 is NaN
+            rewards, errored = sums / (items - errors), errors / items
+        row = _PointRow(rewards, errored, int(is_error.sum()), low, high)
+        self._rows[key_of(point)] = row
+        return row
+
+    def table(self, points: Sequence[CurvePoint], bounds: Bounds | None = None) -> RewardTable:
+        """Return the table of these points; `bounds` are the possible rewards, if known."""
+        rows = [self._row(point) for point in points]
+        scored, errored = np.full((2, len(rows), len(self._columns)), np.nan)
+        for i, row in enumerate(rows):
+            scored[i, : len(row.rewards)] = row.rewards
+            errored[i, : len(row.errored)] = row.errored
+        return RewardTable(
+            points,
+            scored,
+            errored,
+            [row.errors for row in rows],
+            np.minimum.accumulate(np.array([row.low for row in rows])),
+            np.maximum.accumulate(np.array([row.high for row in rows])),
+            bounds,
+        )
+
+
+def judged_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
+    """Return the points that have rewards, which must have one label."""
+    results = [point for point in points if point.has_result and point.outcomes]
+    labels = sorted({point.label for point in results})
+    if len(labels) > 1:
+        raise InvalidInput(
+            f"the points have several labels: {', '.join(labels)}; pass one curve at a time"
+        )
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTable:
+    """Rewards, points x samples. Methods with an index use only rows up to it."""
+
+    points: Sequence[CurvePoint]
+    scored: Floats
+    """Mean reward of each sample; NaN if it errored."""
+    errored: Floats
+    """Share of a sample's items that errored; NaN if it was not run."""
+    error_counts: list[int]
+    """Errored items at each row."""
+    lows: Floats
+    highs: Floats
+    given_bounds: Bounds | None
+
+    def counted(self, index: int) -> Floats:
+        """Return the rewards up to a row, with errored items as `errored_as`."""
+        scored, errored = np.nan_to_num(self.scored[: index + 1]), self.errored[: index + 1]
+        return np.asarray(scored * (1 - errored) + self.errored_as(index) * errored)
+
+    def errors(self, first: int, last: int) -> int:
+        """Return the number of errored items at these rows."""
+        return sum(self.error_counts[first : last + 1])
+
+    def errored_as(self, index: int) -> float:
+        """Return the reward that an errored item counts as; no reward is lower."""
+        worth = value_of_errors(np.array([self.lows[index], self.highs[index]]))
+        return worth if self.given_bounds is None else max(worth, self.given_bounds[0])
+
+    def bounds(self, index: int) -> Bounds | None:
+        """Return the bounds given; else (0, 1) if all rewards seen lie there; else None."""
+        if self.given_bounds is not None:
+            return self.given_bounds
+        return (0.0, 1.0) if self.lows[index] >= 0 and self.highs[index] <= 1 else None
+
+    def steps_of(self, comparison: ReferenceComparison | None) -> Steps | None:
+        """Return the steps of a comparison."""
+        if comparison is None:
+            return None
+        (first, last), (newer, newest) = comparison.old, comparison.new
+        steps = [point.step for point in self.points]
+        return steps[first], steps[last], steps[newer], steps[newest]
+
+
+# --- The best eval --------------------------------------------------------------------------------
+
+MOST_CANDIDATES = 100
+"""Evals up to which the best one is corrected at every point: the cost grows with their cube, and
+more so where BLAS threads find no free core."""
+SEED = 0
+"""Seed of the draws behind its interval: the same curve gives the same numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestPoint:
+    """The eval with the highest mean reward, corrected for having been picked.
+
+    Whether its checkpoint was saved is not known here.
+    """
+
+    step: int
+    raw: float
+    """Its mean as measured, with errored items; biased upwards, unless it is the only candidate."""
+    estimate: float | None
+    """The corrected mean; None, like the interval, if it was not computed, or if all rewards are
+    equal and their bounds unknown. Of the only candidate, mean and interval of its point."""
+    interval: Interval | None
+    candidates: int
+    """Evals that it was picked from: those with all samples compared."""
+    left_out: tuple[int, ...]
+    """Steps of the evals that lack some of those samples, and are not compared."""
+    n: int
+    """Samples compared."""
+    errored: int = 0
+    """Samples with an errored item at this eval."""
+    errored_as: float = 0.0
+    """The reward that such an item counts as."""
+
+    def sentence(self) -> str:
+        """Return the best eval as a sentence."""
+        around = interval_text(self.interval.low, self.interval.high) if self.interval else None
+        text = f"best so far: step {self.step}{' (before training)' * (self.step == 0)}, "
+        if self.candidates == 1:
+            text += f"{number(self.raw)}{f' ({around})' if around else ' as measured'}"
+            text += ", the only one to pick from"
+        elif self.estimate is None or around is None:
+            text += f"{number(self.raw)} as measured, not corrected for picking the best of "
+            text += str(self.candidates)
+        else:
+            text += f"{number(self.estimate)} ({around}, corrected for picking the best of "
+            text += f"{self.candidates}; {number(self.raw)} as measured)"
+        text += f", on {samples(self.n)}"
+        if self.errored:
+            with_errors = f", {self.errored} of them with errored items, counted as"
+            text += f"{with_errors} {self.errored_as:g}"
+        if self.left_out:
+            steps = list_some([str(step) for step in self.left_out], 5, ", ")
+            noun = "step" if len(self.left_out) == 1 else "steps"
+            text += f"; left out, with fewer samples: {noun} {steps}"
+        return text
+
+
+def best_as_dict(best: BestPoint | None) -> dict[str, Any]:
+    """Return the best eval so far as it is stored on a point."""
+    interval = best.interval if best else None
+    return {
+        "best_step": best.step if best else None,
+        "best_estimate": best.estimate if best else None,
+        "best_ci_low": interval.low if interval else None,
+        "best_ci_high": interval.high if interval else None,
+        "best_text": best.sentence() if best else None,
+    }
+
+
+def best_checkpoint(
+    points: Sequence[CurvePoint], *, bounds: Bounds | None = None, most: int | None = None
+) -> BestPoint | None:
+    """Find the best eval of one curve.
+
+    Evals are compared on the samples that at least half of them have run; evals that lack some of
+    those are left out and counted. Errored items count as 0, or as the minimum reward seen if that
+    is lower: otherwise an eval of three good answers and 97 errors would be the best one.
 
     Args:
-        points: The curve, of one label.
-        config: That of its run.json, if there is one.
+        points: One curve, from `current_points`, of one label.
+        bounds: Minimum and maximum possible reward (see `CurveMonitor`).
+        most: Candidates up to which the mean is corrected: the cost grows with their cube.
 
     Returns:
-        The settings of its last stored verdict; else those that its `PeriodicEval` began with; else
-        the defaults.
+        The best eval; None if no samples can be compared.
+
+    Raises:
+        InvalidInput: The points have several labels.
     """
-    known = list(points)
-    stored: list[Any] = [point.verdict for point in reversed(known)]
-    if config is not None and any(point.label == config.get("label") for point in known):
-        stored.append(config.get("monitor"))
-    for terms in stored:
-        try:
-            # (0, 1) is what rewards between them get anyway, as long as all lie there.
-            bounds = None if terms.get("bounds") == [0, 1] else terms.get("bounds")
-            return Terms(terms["effect"], terms["alpha"], terms["window"], bounds)
-        except (AttributeError, KeyError, InvalidInput):
-            continue
-    return Terms()
+    return pick_best(Rewards().table(judged_points(points), bounds), most=most)
+
+
+def pick_best(table: RewardTable, *, most: int | None = None) -> BestPoint | None:
+    """Find the best eval of a table, as `best_checkpoint` does for points."""
+    points = table.points
+    last = len(points) - 1
+    was_run = ~np.isnan(table.errored)
+    compared = 2 * was_run.sum(axis=0) >= len(points)
+    candidates = np.flatnonzero(was_run[:, compared].all(axis=1))
+    count = int(compared.sum())
+    if not len(candidates) or count == 0 or not math.isfinite(table.lows[last]):
+        return None
+    rewards, bounds = table.counted(last)[:, compared][candidates], table.bounds(last)
+    means = rewards.mean(axis=1)
+    place, estimate, interval = int(means.argmax()), None, None
+    if len(candidates) == 1:  # nothing was picked, so nothing is corrected
+        return _only_candidate(table, int(candidates[0]))
+    is_few = most is None or len(candidates) <= most
+    if is_few and count > 1 and (bounds or rewards.max() > rewards.min()):
+        won = best_of(rewards, seed=SEED, bounds=bounds)
+        place, estimate, interval = won.index, won.estimate, won.interval
+    index = int(candidates[place])
+    return BestPoint(
+        step=points[index].step,
+        raw=float(means[place]),
+        estimate=estimate,
+        interval=interval,
+        candidates=len(candidates),
+        left_out=_other_steps(points, candidates.tolist()),
+        n=count,
+        errored=int((table.errored[index, compared] > 0).sum()),
+        errored_as=table.errored_as(last),
+    )
+
+
+def _only_candidate(table: RewardTable, index: int) -> BestPoint | None:
+    """Return the one eval that could be picked, with mean and interval of its own point."""
+    point = table.points[index]
+    if point.reward is None:
+        return None
+    was_run = ~np.isnan(table.errored[index])
+    return BestPoint(
+        step=point.step,
+        raw=point.reward,
+        estimate=point.reward,
+        interval=None if point.ci is None else Interval(*point.ci),
+        candidates=1,
+        left_out=_other_steps(table.points, [index]),
+        n=int(was_run.sum()),
+        errored=int((table.errored[index, was_run] > 0).sum()),
+    )
+
+
+def _other_steps(points: Sequence[CurvePoint], chosen: Sequence[int]) -> tuple[int, ...]:
+    return tuple(point.step for i, point in enumerate(points) if i not in chosen)
+
+
+# --- Verdicts -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,83 +531,6 @@ def _steps_text(steps: Steps | None) -> str:
     return f"from steps {first}–{last} to {newer}–{newest}"
 
 
-# --- Stored verdicts ------------------------------------------------------------------------------
-
-
-def answers(verdict: Mapping[str, Any]) -> list[str]:
-    """Return what a stored verdict says, in sentences, in the order of the questions.
-
-    Args:
-        verdict: `verdict` of a point: a dict, as in `curve.jsonl`.
-
-    Returns:
-        Whether the curve still improves, whether it has improved since its start, and which step is
-        best. What is not known is left out.
-    """
-    texts = (verdict.get(key) for key in ("text", "since_start_text", "best_text"))
-    return [text for text in texts if isinstance(text, str)]
-
-
-def short_verdict(verdict: Mapping[str, Any]) -> str:
-    """Return a stored verdict for narrow columns: its kind, and the gain if one is claimed."""
-    kind, gain = verdict.get("kind"), verdict.get("gain")
-    if kind not in ("improving", "regressing") or not isinstance(gain, int | float):
-        return str(kind)
-    return f"{kind} {number(gain, sign=True)}"
-
-
-def with_verdicts(
-    points: Sequence[CurvePoint], terms: Terms | None = None, *, anew: bool = False
-) -> list[CurvePoint]:
-    """Return the points of one label with the verdicts that every reader of the curve gets.
-
-    A stored verdict is that one. It is computed where none is stored (the process ended before),
-    where an earlier version stored it without all answers, and where it is asked for anew.
-
-    Args:
-        points: The curve, from `current_points`.
-        terms: The settings of what is computed; None: those of `terms_of`.
-        anew: Whether stored verdicts are replaced, because the settings are others.
-
-    Raises:
-        InvalidInput: The points have several labels, or no verdict can be made of their rewards.
-    """
-    judged = [point for point in points if point.has_result and point.outcomes]
-    if not judged:
-        return list(points)
-    newest = judged[-1]
-    stored = newest.verdict or {}
-    has_all = not anew and "since_start_text" in stored
-    made: dict[int, dict[str, Any]] = {}
-    terms = terms or terms_of(points)
-    if not has_all or not all(point.verdict for point in judged):
-        made = {
-            verdict.step: verdict.as_dict() for verdict in judge_points(points, **asdict(terms))
-        }
-    last = stored if has_all else made[newest.step]
-    if last.get("best_estimate") is None:  # beyond `MOST_CANDIDATES`, it is not stored
-        best = best_checkpoint(points, bounds=terms.bounds, most=CORRECTED_EVALS)
-        last = {**last, **best_as_dict(best)}
-    filled = []
-    for point in points:
-        verdict = point.verdict
-        if point is newest:
-            verdict = last
-        elif anew or verdict is None:
-            # The best is known as of the last step alone.
-            verdict = {**made[point.step], **best_as_dict(None)} if point.step in made else None
-        filled.append(msgspec.structs.replace(point, verdict=verdict))
-    return filled
-
-
-def stored_kind(point: CurvePoint) -> VerdictKind | None:
-    """Return the kind of the verdict stored on a point, or None."""
-    kind = (point.verdict or {}).get("kind")
-    if kind == "cannot tell":  # the word of earlier versions
-        return "inconclusive"
-    return kind if kind in get_args(VerdictKind) else None
-
-
 def judge_points(
     points: Sequence[CurvePoint],
     *,
@@ -388,8 +557,7 @@ def judge_points(
         InvalidInput: The points have several labels, or a reward lies outside the bounds.
     """
     terms = Terms(effect, alpha, window, bounds)
-    rewards = Rewards()
-    table = rewards.table(rewards.judged(points), terms.bounds)
+    table = Rewards().table(judged_points(points), terms.bounds)
     made: list[StepVerdict] = []
     before: Readings | None = None
     for index in range(len(table.points)):
@@ -567,36 +735,24 @@ class CurveMonitor:
         least = _least_plateau(n, self.terms)
         if least < self.terms.effect:
             return None
+
+        def shows_one(count: int) -> bool:
+            return _least_plateau(count, self.terms) < self.terms.effect
+
         enough = n
-        while _least_plateau(enough, self.terms) >= self.terms.effect:
+        while not shows_one(enough):
             enough *= 2
-        low = enough // 2
-        while enough - low > 1:
-            middle = (low + enough) // 2
-            reaches = _least_plateau(middle, self.terms) < self.terms.effect
-            low, enough = (low, middle) if reaches else (middle, enough)
+        enough = bisect_left(range(enough + 1), True, lo=enough // 2, key=shows_one)
         return (
             f"{text} with {samples(n)}: even if none of them ever changes, gains up to "
             f"{number(least)} remain possible, and effect is {number(self.terms.effect)}. Use "
             f"{samples(enough)} at least, or a larger effect"
         )
 
-    def with_terms(self, terms: Terms) -> CurveMonitor:
-        """Return a new monitor with other settings, which shares the rewards of this one."""
-        other = CurveMonitor(
-            terms.effect, alpha=terms.alpha, window=terms.window, bounds=terms.bounds
-        )
-        other._rewards = self._rewards
-        return other
-
     @property
     def latest(self) -> StepVerdict | None:
         """The last verdict."""
         return self._made[-1][1] if self._made else None
-
-    def add(self, point: CurvePoint) -> None:
-        """Add the rewards of a point, which may be passed without its outcomes later."""
-        self._rewards.add(point)
 
     def __call__(self, points: Sequence[CurvePoint]) -> Judgement:
         """Judge the curve so far. Each call with a new last result is an interim analysis.
@@ -607,20 +763,7 @@ class CurveMonitor:
         Returns:
             The verdict, the best eval so far and the reason to stop; empty if nothing is new.
         """
-        table = self._judge_new(points)
-        if table is None:
-            return Judgement()
-        best = pick_best(table, most=MOST_CANDIDATES)
-        return Judgement(self.latest, best, self._reason_to_stop())
-
-    def update(self, points: Sequence[CurvePoint]) -> StepVerdict | None:
-        """Judge what is new, and return the last verdict, without the best eval."""
-        self._judge_new(points)
-        return self.latest
-
-    def _judge_new(self, points: Sequence[CurvePoint]) -> RewardTable | None:
-        """Judge what is new, and return the table of the curve; None if nothing is new."""
-        judged = self._rewards.judged(points)
+        judged = judged_points(points)
         present = {(point.session, point.step) for point in judged}
         if any(key[:2] not in present for key, _ in self._made):
             self._made, self._before = [], None  # training went back: another curve from there on
@@ -632,14 +775,15 @@ class CurveMonitor:
             if last is None or (point.step >= last[1] and key_of(point) != last)
         ]
         if not new:
-            return None
+            return Judgement()
         table = self._rewards.table(judged, self.terms.bounds)
         for i in new:
             self._before, verdict = judge(table, i, self._before, self.terms)
             if self.latest is not None and self.latest.step == verdict.step:
                 self._made.pop()  # measured again: one verdict a step
             self._made.append((key_of(judged[i]), verdict))
-        return table
+        best = pick_best(table, most=MOST_CANDIDATES)
+        return Judgement(self.latest, best, self._reason_to_stop())
 
     def _reason_to_stop(self) -> str | None:
         advice = advise([verdict.verdict for _, verdict in self._made], **self._stop_on)
