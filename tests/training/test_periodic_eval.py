@@ -56,6 +56,7 @@ from heldout.training import (
     live_model,
     measuring,
     read_points,
+    set_version,
 )
 from heldout.training.curve.points import CurveWriter, point_fields, request_stop
 from heldout.training.curve.verdicts import Judgement
@@ -422,6 +423,21 @@ def test_what_asks_the_process_to_leave_gets_out_and_everything_is_put_back(tmp_
     assert random.getstate() == before
 
 
+def test_ctrl_c_while_an_eval_is_answered_reaches_training_and_makes_no_point(
+    tmp_path: Path,
+) -> None:
+    def answer(requests: Any, keep_going: Any) -> Any:
+        random.random()
+        signal.default_int_handler(signal.SIGINT, None)
+
+    before = random.getstate()
+    evals = periodic(tmp_path, runner_builder=answering(answer))
+    with pytest.raises(KeyboardInterrupt):
+        evals.maybe_run(10)
+    assert random.getstate() == before
+    assert [point.has_result for point in evals.points] in ([], [False])
+
+
 class Odd(BaseException):
     pass
 
@@ -699,6 +715,57 @@ def test_a_score_function_sees_the_answer_without_its_reasoning(tmp_path: Path) 
 
     evals = periodic(tmp_path, runner_builder=answering(answer, last_message))
     assert evals.maybe_run(10).reward == 1.0
+
+
+@pytest.mark.parametrize(("given", "reward"), [(str.upper, 0.0), (None, 0.0), (..., 1.0)])
+def test_an_answer_filter_says_what_of_the_last_turn_is_scored(
+    tmp_path: Path, given: Any, reward: float
+) -> None:
+    """Of its own, none at all, and by default that which removes reasoning."""
+
+    def answer(requests: Any, keep_going: Any) -> Any:
+        return [f"<think>hm</think>{text}" for text in echo(requests, keep_going)]
+
+    seen: list[str] = []
+
+    def last_message(trajectory: Trajectory, sample: Sample) -> bool:
+        seen.append(trajectory.messages[-1].text)
+        return seen[-1] == sample.ground_truth
+
+    settings = {} if given is ... else {"answer_filter": given}
+    evals = periodic(tmp_path, runner_builder=answering(answer, last_message, **settings))
+    point = evals.maybe_run(10)
+    assert point.reward == reward
+    filtered = {str.upper: "<THINK>HM</THINK>{}", None: "<think>hm</think>{}", ...: "{}"}[given]
+    assert sorted(seen) == [filtered.format(i) for i in range(8)]
+    # What is kept is what was said.
+    kept = EvalReport.load(evals.run_dir / point.run).results[0].trajectory
+    assert kept.messages[-1].text.startswith("<think>hm</think>")
+
+
+def test_a_turn_that_ends_at_a_stop_text_is_whole_and_without_it(tmp_path: Path) -> None:
+    from tests.tiny_model import tiny_model
+
+    model, tokenizer = tiny_model()
+    samples = [Sample("a", {"question": "w1 w2"})]
+    said: list[str] = []
+
+    def keep(trajectory: Trajectory, sample: Sample) -> float:
+        said.append(trajectory.answer)
+        return 1.0
+
+    def evaluated(name: str, **settings: Any) -> Any:
+        build = live_model(tokenizer, keep, max_new=6, **settings)
+        evals = periodic(tmp_path / name, model, samples=samples, runner_builder=build)
+        return evals.maybe_run(10)
+
+    assert evaluated("plain").summary["n_truncated"] == 1
+    words = said.pop().split()
+    assert len(set(words)) > 2
+    stop = next(word for word in words[1:] if word != words[0])
+    point = evaluated("stopped", sampling=Sampling(stop=[f" {stop}", stop]))
+    assert point.summary["n_truncated"] == 0
+    assert said == [" ".join(words[: words.index(stop)])]
 
 
 def test_several_turns_are_scored_with_their_metrics(tmp_path: Path) -> None:
@@ -1140,6 +1207,26 @@ def test_a_builder_of_ones_own_is_known_by_its_code(tmp_path: Path) -> None:
     periodic(tmp_path, runner_builder=answering()).maybe_run(20)
     with pytest.raises(ResumeMismatch, match="another runner_builder"):
         periodic(tmp_path, runner_builder=lambda model: Runner(boom, score))
+
+
+def test_a_function_with_a_version_may_change_between_launches(tmp_path: Path) -> None:
+    """A port, a path: its code is another one, and what it answers is not."""
+
+    def launched(port: int, version: int | None) -> PeriodicEval:
+        def generate(model: Any, prompts: list[str], max_new: int) -> list[Any]:
+            assert port
+            return model.answer(prompts)
+
+        if version is not None:
+            set_version(generate, version)
+        build = from_functions(lambda messages: messages[-1].text, generate, score)
+        return periodic(tmp_path, weighted(), runner_builder=build)
+
+    launched(8000, 1).maybe_run(10)
+    assert launched(8001, 1).maybe_run(20).reward == 0.5
+    for version in (2, None):
+        with pytest.raises(ResumeMismatch, match="another generate"):
+            launched(8001, version)
 
 
 def test_what_only_a_built_runner_tells_is_a_skip_and_no_old_point_is_shown(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -235,6 +236,25 @@ def test_a_collective_that_fails_says_so() -> None:
 
     with pytest.raises(RanksApart, match="cannot reach each other: RuntimeError: timed out"):
         TorchRanks(Broken()).broadcast(b"")
+
+
+@pytest.mark.parametrize(("timeout", "patience"), [(1800, 1740), (240, 180), (20, 15)])
+def test_processes_wait_for_one_another_a_minute_less_than_their_timeout(
+    timeout: float, patience: float, tmp_path: Path
+) -> None:
+    from torch import distributed
+
+    distributed.init_process_group(
+        "gloo",
+        store=distributed.FileStore(str(tmp_path / "store"), 1),
+        rank=0,
+        world_size=1,
+        timeout=timedelta(seconds=timeout),
+    )
+    try:
+        assert TorchRanks(distributed).patience == patience
+    finally:
+        distributed.destroy_process_group()
 
 
 # --- Time and budget ----------------------------------------------------------------------------

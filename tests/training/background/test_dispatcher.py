@@ -371,6 +371,24 @@ def test_a_full_dispatcher_drops_the_oldest_that_has_not_started(tmp_path: Path)
         gate.end.set()
 
 
+def test_the_newest_eval_of_each_name_stays_though_there_is_no_slot_for_it(tmp_path: Path) -> None:
+    gate = Gate()
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=2, when_full="newest") as evals:
+        evals.schedule(gate, step=1, name="a")
+        assert gate.begun.wait(LONG)
+        for step in (2, 3):
+            for name in ("a", "b", "c"):
+                evals.schedule(half, step=step, name=name)
+        gate.end.set()
+    found = {(p.label, p.step): p.skipped for p in points_of(tmp_path)}
+    assert {key for key, skipped in found.items() if skipped is None} == {
+        *(("a", 1), ("a", 3), ("b", 3), ("c", 3)),
+    }
+    replaced = [skipped for skipped in found.values() if skipped is not None]
+    assert len(replaced) == 3
+    assert all(str(text).startswith("replaced by the eval of step 3") for text in replaced)
+
+
 def test_what_may_run_starts_in_the_order_it_came(tmp_path: Path) -> None:
     first, second, third = gates = Gate(), Gate(), Gate()
     with AsyncEvalDispatcher(run_dir=tmp_path, max_running=2) as evals:
@@ -1018,6 +1036,21 @@ def test_the_dispatcher_in_use_is_a_matter_of_context() -> None:
     assert get_async_eval_dispatcher() is None
     with pytest.raises(InvalidInput, match="an AsyncEvalDispatcher"):
         set_async_eval_dispatcher(AsyncEvalDispatcher)
+
+
+def test_of_several_processes_the_first_one_evaluates_and_dispatchers_in_others_do_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    called: list[int] = []
+    rows = Rows()
+    with AsyncEvalDispatcher(run_dir=tmp_path / "run", loggers=[rows]) as evals:
+        handle = evals.schedule(lambda: called.append(1) or {"accuracy": 0.5}, step=1)
+        assert (handle.done(), handle.result(LONG)) == (True, None)
+        assert evals.drain() == Drained()
+    assert (called, rows) == ([], [])
+    assert not (tmp_path / "run").exists()
 
 
 # --- Many ---------------------------------------------------------------------------------------
