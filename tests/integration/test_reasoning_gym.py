@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import reasoning_gym
 
-from heldout import EvalConfig, EvalDefinition, Message, Trajectory, evaluate
+from heldout import EvalConfig, EvalDefinition, EvalReport, Message, Trajectory, evaluate
 from heldout.adapters.reasoning_gym import families, from_reasoning_gym
 from heldout.adapters.tasks import list_tasks, load_task
 from heldout.errors import InvalidInput
 from heldout.rollouts.overlap import check_no_overlap
+from tests.integration.package_scores import check_same_scores
 
 pytestmark = pytest.mark.anyio
 
@@ -28,27 +29,60 @@ async def score(definition: EvalDefinition, reply: str, number: int = 0) -> Any:
     return await definition.score_fn(trajectory, sample)  # type: ignore[misc]
 
 
-async def test_a_run_has_the_scores_of_the_package(tmp_path: Path) -> None:
-    definition = from_reasoning_gym("chain_sum", size=6, seed=3)
-    asked = []
+async def run(definition: EvalDefinition, answer: Any, folder: Path, **settings: Any) -> EvalReport:
+    config = EvalConfig(endpoint=answer, output_dir=str(folder), **settings)
+    return await evaluate(definition, config)
+
+
+REPLIES = ("<answer>{}</answer>", "<answer>The answer is {}</answer>", "{}", "none", "")
+
+
+@pytest.mark.parametrize(
+    ("family", "values"),
+    [
+        ("chain_sum", {0.0, 1.0}),
+        ("countdown", {0.01, 1.0}),
+        ("spiral_matrix", {0.0, 1.0}),
+        ("word_sorting", {0.0, 1.0}),
+        ("propositional_logic", set()),
+    ],
+)
+async def test_a_run_has_the_scores_of_the_package(
+    family: str, values: set[float], tmp_path: Path
+) -> None:
+    definition = from_reasoning_gym(family, size=10, seed=3)
+    sets = {sample.input["question"]: n for n, sample in enumerate(definition.samples)}
+    right = {s.input["question"]: s.ground_truth for s in definition.samples}
 
     async def answer(messages: list[Message], **_: Any) -> str:
-        asked.append(messages)
-        right = next(s for s in definition.samples if s.input["question"] == messages[-1].text)
-        return ["<answer>{}</answer>", "<answer>The sum is {}</answer>", "{}"][
-            len(asked) % 3
-        ].format(right.ground_truth)
+        question = messages[-1].text
+        return REPLIES[sets[question] % len(REPLIES)].format(right[question])
 
-    config = EvalConfig(endpoint=answer, output_dir=str(tmp_path), max_concurrent=1)
-    report = await evaluate(definition, config)
-    theirs = reasoning_gym.create_dataset("chain_sum", seed=3, size=500)
+    report = await run(definition, answer, tmp_path)
+    # The package has no runner of its own, but a function that scores an answer.
+    theirs = reasoning_gym.create_dataset(family, seed=3, size=500)
+    own = []
     for sample, result in zip(definition.samples, report.results, strict=True):
         text = reasoning_gym.utils.extract_answer(result.trajectory.answer)
         entry = theirs[sample.metadata["index"]]
         assert entry["question"] == sample.input["question"]
-        assert result.score.reward == theirs.score_answer(text, entry)
+        own.append(theirs.score_answer(text, entry))
+    check_same_scores(report, own, sum(own) / len(own))
+    assert {result.score.reward for result in report.results} >= values
+    for result in report.results:
         assert result.score["exact"] == (result.score.reward == 1.0)
-    assert {result.score.reward for result in report.results} > {0.0, 1.0}
+
+
+async def test_a_family_opens_with_its_own_prompt_and_slices_by_its_settings(
+    tmp_path: Path,
+) -> None:
+    asked = []
+
+    async def answer(messages: list[Message], **_: Any) -> str:
+        asked.append(messages)
+        return "7"
+
+    report = await run(from_reasoning_gym("chain_sum", size=2), answer, tmp_path)
     assert [message.role for message in asked[0]] == ["system", "user"]
     assert "num_terms" in report.results[0].metadata
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import threading
@@ -23,7 +24,15 @@ from openenv.core.env_server.interfaces import Environment as OpenEnvironment
 from openenv.core.env_server.mcp_types import Tool
 from openenv.core.env_server.types import Action, Observation, State
 from openenv.core.generic_client import GenericEnvClient
-from openenv.core.harness import StepEnvSessionAdapter, VerifyResult
+from openenv.core.harness import (
+    MCPHarnessAdapter,
+    ModelStepResult,
+    StepEnvSessionAdapter,
+    VerifyResult,
+)
+from openenv.core.harness.collect import CollectRunner, RolloutSerializer
+from openenv.core.llm_client import LLMResponse
+from openenv.core.llm_client import ToolCall as LLMToolCall
 
 from heldout import EvalConfig, EvalDefinition, EvalReport, Message, Sample, ToolCall, evaluate
 from heldout._live.isolation import background_thread
@@ -34,6 +43,7 @@ from heldout.adapters.tasks import load_task
 from heldout.cli.main import run_cli
 from heldout.errors import EvalFailed, InvalidInput
 from heldout.testing import check_environment
+from tests.integration.package_scores import check_same_scores
 from tests.integration.plain_guess import PlainGuess, make_env
 from tests.test_docs import blocks
 
@@ -283,7 +293,7 @@ def test_skyrl_gym_gives_the_rewards_of_its_own_loop(tmp_path: Path) -> None:
             conversation += [{"role": "assistant", "content": ""}, *step["observations"]]
             total, done = total + step["reward"], step["done"]
         own.append(total)
-    assert rewards(report) == own
+    check_same_scores(report, own, sum(own) / len(own))
     assert own[1] == 1.0
     [first, *_] = report.results
     assert first.trajectory.messages[0] == Message("user", "2 + 2?")
@@ -331,7 +341,8 @@ def test_textarena_gives_the_rewards_of_its_own_loop_at_any_concurrency(
     messages = [[r.trajectory.messages for r in report.results] for report in (one, four)]
     assert messages[0] == messages[1]
     own = [play_with_textarena(name, sample.input["seed"]) for sample in definition.samples]
-    assert rewards(one) == rewards(four) == own
+    for report in (one, four):
+        check_same_scores(report, own, sum(own) / len(own))
     assert next(iter(definition.samples)).id == f"{name}-0"
 
 
@@ -461,6 +472,37 @@ def test_rewards_of_a_server_are_summed_where_all_are_given(server: str, tmp_pat
     assert "no reward for 2 of 3 steps" in str(error)
 
 
+def some_number(said: str) -> str:
+    """An answer by what was said last, the same in every process."""
+    return str(1 + sum(map(ord, said)) % 5)
+
+
+def play_with_openenv(url: str, **reset: Any) -> list[float | None]:
+    """The package's own client in its own loop: the rewards of an episode's steps."""
+    with GenericEnvClient(base_url=url).sync() as env:
+        result, rewards = env.reset(**reset), []
+        while not result.done:
+            result = env.step({"text": some_number(result.observation["told"])})
+            rewards.append(result.reward)
+    return rewards
+
+
+@pytest.mark.parametrize("reward", ["sum", "last"])
+def test_openenv_gives_the_rewards_of_its_own_client(
+    reward: Any, server: str, tmp_path: Path
+) -> None:
+    inputs = [{"seed": seed, "dense": reward == "sum"} for seed in (0, 1, 5, 8)]
+    samples = [Sample(str(number), given) for number, given in enumerate(inputs)]
+    definition = from_openenv(server, samples, reward=reward)
+    report = run(definition, tmp_path, lambda messages: some_number(messages[-1].text))
+    episodes = [play_with_openenv(server, **given) for given in inputs]
+    own = [sum(steps) if reward == "sum" else steps[-1] for steps in episodes]  # type: ignore[arg-type]
+    check_same_scores(report, own, sum(own) / len(own))  # type: ignore[arg-type]
+    assert {len(steps) for steps in episodes} > {1}
+    if reward == "sum":
+        assert len({*own}) > 1
+
+
 def test_an_invalid_action_is_the_model_s_and_a_failing_server_is_not(
     server: str, tmp_path: Path
 ) -> None:
@@ -499,8 +541,10 @@ def test_a_server_that_cannot_be_an_eval_is_refused(serve: Callable[..., str]) -
 class SumSessions:
     """Sessions with one tool, made of the real client as OpenEnv does it."""
 
-    def __init__(self, url: str, tools: bool = True, reward: bool = True) -> None:
-        self.url, self.tools, self.reward = url, tools, reward
+    def __init__(
+        self, url: str, tools: bool = True, reward: bool = True, dense: bool = False
+    ) -> None:
+        self.url, self.tools, self.reward, self.dense = url, tools, reward, dense
 
     def create(
         self, task: Any, seed: int | None = None, episode_id: str | None = None
@@ -514,6 +558,7 @@ class SumSessions:
             GenericEnvClient(base_url=self.url),
             task=task,
             seed=seed,
+            reset_kwargs={"dense": self.dense},
             tool_specs=[Tool(name="add", description="", input_schema=schema)] * self.tools,
             action_builder=lambda name, arguments: arguments,
             initial_messages_builder=opening,
@@ -540,6 +585,52 @@ def test_sessions_offer_their_tools_and_verify_gives_the_reward(
         "Error: the arguments are not a JSON object",
     ]
     assert '"told": "16"' in told[3]
+
+
+class SeededSessions(SumSessions):
+    """The package's own runner says no seed: a task is one."""
+
+    def create(self, task: Any, seed: Any = None, episode_id: Any = None) -> StepEnvSessionAdapter:
+        return super().create(task, task, episode_id)
+
+
+def test_sessions_have_the_rewards_of_openenvs_own_runner(server: str, tmp_path: Path) -> None:
+    """One goes on to the end, one stops in its middle, one makes several calls in a turn."""
+
+    def turn(said: str) -> tuple[str, ...]:
+        if '"told": "7"' in said:
+            return ()
+        return ("1", "2") if said.startswith("2, and") else (some_number(said),)
+
+    def answer(messages: list[Message], tools: Any) -> Message:
+        calls = [
+            ToolCall(f"call{len(messages)}{n}", "add", json.dumps({"text": text}))
+            for n, text in enumerate(turn(messages[-1].text))
+        ]
+        return Message("assistant", "", tuple(calls))
+
+    def step(messages: list[Any], tools: list[Any], sampling: Any) -> ModelStepResult:
+        calls = [
+            LLMToolCall(f"call{len(messages)}{n}", "add", {"text": text})
+            for n, text in enumerate(turn(messages[-1]["content"]))
+        ]
+        return ModelStepResult(LLMResponse("", calls))
+
+    starts = [0, 2, 3, 8]
+    factory = SeededSessions(server, dense=True)
+    definition = from_sessions(factory, [Sample(str(n), {"task": n}) for n in starts])
+    report = run(definition, tmp_path, answer)
+    serializer = RolloutSerializer(tmp_path / "own")
+    runner = CollectRunner(
+        session_factory=factory,  # type: ignore[arg-type]
+        harness_adapter=MCPHarnessAdapter(),
+        serializer=serializer,
+        tasks=starts,
+    )
+    own = runner.run(model_step=step, num_episodes=len(starts))
+    records = [json.loads(line) for line in serializer.results_path.read_text().splitlines()]
+    assert (own.num_collected, own.num_failed) == (len(starts), 0)
+    check_same_scores(report, [record["reward"] for record in records], own.avg_reward)
 
 
 def test_a_session_without_tools_or_without_a_reward_is_an_error(

@@ -204,6 +204,20 @@ TASKS = {
 }
 
 
+def inspects_means(log: Any) -> dict[str, float]:
+    """The means of Inspect's own report, by what heldout calls their metrics."""
+    return {
+        each.name if each.name == each.scorer else f"{each.scorer}.{each.name}": metric.value
+        for each in log.results.scores
+        for name, metric in each.metrics.items()
+        if name in ("accuracy", "mean")
+    }
+
+
+WITHOUT_MEANS = {name for name in TASKS if name.startswith("persistbench_")}
+"""Tasks whose only metric is a rate of their own."""
+
+
 @pytest.mark.parametrize("name", TASKS)
 async def test_scores_are_those_of_inspects_own_runner(name: str, tmp_path: Path) -> None:
     make, grading = TASKS[name]
@@ -229,6 +243,11 @@ async def test_scores_are_those_of_inspects_own_runner(name: str, tmp_path: Path
         for key, score in sample.scores.items():
             if not isinstance(score.value, dict):
                 assert result.score[key] == value_to_float()(score.value)
+    means = inspects_means(log)
+    named = {m.name for result in report.results for m in result.score.metrics} & means.keys()
+    assert named or name in WITHOUT_MEANS
+    for key in named:
+        assert report.summary[f"metric_{key}"] == pytest.approx(means[key], rel=1e-12)
 
 
 # --- What Inspect would report wrong ------------------------------------------------------------
