@@ -179,6 +179,59 @@ def test_copies_of_a_sample_run_side_by_side_and_are_one_step(run_eval: RunEval)
     assert report.settled.looks_planned == 20
 
 
+@pytest.fixture
+def chapters() -> list[Sample]:
+    """400 samples in 100 chapters of 2 to 6."""
+    sizes = [2, 3, 4, 5, 6] * 20
+    numbers = [chapter for chapter, size in enumerate(sizes) for _ in range(size)]
+    return [
+        replace(sample, metadata={"chapter": chapter, "book": chapter % 8})
+        for sample, chapter in zip(SAMPLES, numbers, strict=True)
+    ]
+
+
+def test_clusters_by_a_key_of_ones_own_are_one_step(
+    chapters: list[Sample], run_eval: RunEval
+) -> None:
+    settings = {"endpoint": model(0.92, ticks=3), "max_concurrent": 8}
+    report = run_eval(chapters, grade, **settings, until="mean>0.7", cluster="chapter")
+    settled = report.settled
+    assert settled is not None
+    assert (settled.decision, settled.is_early, settled.n_asked) == ("true", True, 400)
+    assert settled.rule == "Student's t on clusters by chapter, linear spending"
+    seen = [result.sample.metadata["chapter"] for result in report.results]
+    assert seen == sorted(seen, key=seen.index), "the samples of a chapter side by side"
+    whole = {sample.metadata["chapter"]: 0 for sample in chapters}
+    for sample in chapters:
+        whole[sample.metadata["chapter"]] += 1
+    assert all(seen.count(chapter) == whole[chapter] for chapter in seen)
+    assert len({*seen}) >= 10
+    assert report.config["cluster"] == "chapter"
+    with pytest.raises(ResumeMismatch, match="cluster was 'chapter'"):
+        run_eval(chapters, grade, **settings, until="mean>0.7", resume=True)
+    finished = run_eval(chapters, grade, **settings, until="none", resume=True)
+    plain = run_eval(chapters, grade, **settings, experiment_name="plain")
+    assert summary_of(finished) == summary_of(plain)
+
+
+def test_clusters_that_cannot_settle_a_claim_are_refused_before_anything_runs(
+    chapters: list[Sample], run_eval: RunEval, tmp_path: Path
+) -> None:
+    lacks = [*chapters[:-2], *(replace(sample, metadata={}) for sample in chapters[-2:])]
+    for samples, settings, match in [
+        (chapters, {"cluster": "book"}, "8 clusters by book cannot settle.*takes 10 or more"),
+        (chapters, {"cluster": "page"}, "400 of 400 samples do not have that metadata key"),
+        (lacks, {"cluster": "chapter"}, "2 of 400 samples do not have.*: s398, s399|s399, s398"),
+        (chapters, {"cluster": "chapter", "this_set": True}, "of one size.* 2 to 6 samples"),
+        (iter(chapters), {"cluster": "chapter"}, "cluster runs all samples of a cluster as one"),
+    ]:
+        with pytest.raises(InvalidInput, match=match):
+            run_eval(samples, grade, endpoint=model(1.0), until="mean>0.5", **settings)
+        assert not (tmp_path / "run").exists()
+    with pytest.raises(InvalidInput, match="cluster is of runs that stop"):
+        run_eval(chapters, grade, cluster="chapter")
+
+
 @pytest.mark.parametrize("until", ["mean>0.8", "mean<0.2"])
 def test_an_errored_item_counts_both_ways_before_a_look_decides(
     until: str, run_eval: RunEval
@@ -300,6 +353,103 @@ def test_keep_power_and_level_change_when_a_run_stops(run_eval: RunEval) -> None
     assert n["sharp"] <= n["linear"] <= n["keep"]
 
 
+# --- Streams --------------------------------------------------------------------------------------
+
+
+def stream(most: int = 10_000) -> Iterable[Sample]:
+    """Samples whose number nobody knows, in an order of their own."""
+    for n in range(most):
+        yield Sample(f"s{n}", {"question": f"What is {n}?"}, str(n))
+
+
+@pytest.mark.parametrize("until", ["mean>0.6", "mean<0.9", "±0.1"])
+def test_a_stream_is_looked_at_until_the_claim_is_settled(until: str, run_eval: RunEval) -> None:
+    reports = [
+        run_eval(
+            stream(),
+            grade,
+            endpoint=model(0.75, ticks=5),
+            until=until,
+            max_concurrent=concurrent,
+            experiment_name=f"at-{concurrent}",
+        )
+        for concurrent in (1, 64)
+    ]
+    settled = reports[0].settled
+    assert settled is not None
+    assert (settled.decision, settled.n_asked, settled.looks_planned) == ("true", None, None)
+    assert settled.is_early
+    assert f"after {settled.n_decided} of a stream, at look {settled.looks_used}." in (
+        settled.sentence
+    )
+    assert summary_of(reports[0]) == summary_of(reports[1])
+    assert replace_spent(reports[0]) == replace_spent(reports[1])
+    first = [f"s{n}" for n in range(settled.n_decided)]
+    assert [result.sample_id for result in reports[0].results] == first, "its own order"
+    summary = reports[0].summary
+    assert (summary["stopped"], summary["n_asked"], summary["ci_low"]) == (True, None, None)
+    with pytest.raises(NotComparable, match=f"after {settled.n_decided} items of a stream"):
+        compare(reports[0], reports[1], allow=["samples"])
+
+
+@pytest.mark.parametrize("n", [7, 20, 22, 23, 100])
+def test_a_stream_that_ends_before_is_used_up(n: int, run_eval: RunEval) -> None:
+    reports = [
+        run_eval(
+            stream(n),
+            grade,
+            endpoint=model(0.8, ticks=3),
+            until="mean>0.8",
+            max_concurrent=concurrent,
+            experiment_name=f"at-{concurrent}",
+        )
+        for concurrent in (1, 16)
+    ]
+    plain = run_eval(stream(n), grade, endpoint=model(0.8), experiment_name="plain")
+    for report in reports:
+        settled = report.settled
+        assert settled is not None
+        assert (settled.decision, settled.n_asked, settled.is_early) == ("inconclusive", n, False)
+        assert f"with all {n} samples used up" in settled.sentence
+        assert summary_of(report) == summary_of(plain)
+    assert replace_spent(reports[0]) == replace_spent(reports[1])
+
+
+def test_whether_the_end_of_a_stream_was_read_changes_nothing_of_a_stop(run_eval: RunEval) -> None:
+    """With 64 in flight all of it is read before the look that decides, with one it is not."""
+    reports = [
+        run_eval(
+            stream(22),
+            grade,
+            endpoint=model(1.0),
+            until="mean>0.5",
+            max_concurrent=concurrent,
+            experiment_name=f"at-{concurrent}",
+        )
+        for concurrent in (1, 64)
+    ]
+    assert reports[0].settled is not None
+    assert reports[0].settled.n_decided in (20, 22)
+    assert summary_of(reports[0]) == summary_of(reports[1])
+    assert replace_spent(reports[0]) == replace_spent(reports[1])
+
+
+def test_a_stopped_stream_is_resumed_and_finished_like_a_set(run_eval: RunEval) -> None:
+    settings = {"endpoint": model(0.8, ticks=3), "max_concurrent": 16}
+    before = files_of(run_eval(stream(300), grade, **settings, until="mean>0.6"))
+    assert "ahead.jsonl" in before
+    after = files_of(run_eval(stream(300), grade, **settings, until="mean>0.6", resume=True))
+    assert before == after
+    changed = (replace(s, ground_truth="x") if s.id == "s3" else s for s in stream(300))
+    with pytest.raises(ResumeMismatch, match="sample 's3' is not what it was"):
+        run_eval(changed, grade, **settings, until="mean>0.6", resume=True)
+    with pytest.raises(ResumeMismatch, match="not in the dataset any more"):
+        run_eval(stream(19), grade, **settings, until="mean>0.6", resume=True)
+    finished = run_eval(stream(300), grade, **settings, until="none", resume=True)
+    plain = run_eval(stream(300), grade, **settings, experiment_name="plain")
+    assert summary_of(finished) == summary_of(plain)
+
+
 # --- What is refused ------------------------------------------------------------------------------
 
 
@@ -308,16 +458,31 @@ def test_a_reward_beyond_0_and_1_ends_the_run_and_says_why(run_eval: RunEval) ->
         run_eval(make_samples(60), lambda t, s: 7.0, until="mean>0.8")
 
 
-def test_a_stream_needs_a_limit(run_eval: RunEval, tmp_path: Path) -> None:
-    def stream() -> Iterable[Sample]:
-        return iter(SAMPLES)
-
-    with pytest.raises(InvalidInput, match="how many samples there are"):
-        run_eval(stream(), grade, until="mean>0.5", endpoint=model(0.9))
-    assert not (tmp_path / "run").exists(), "nothing ran"
+def test_a_stream_with_a_limit_is_a_set_of_known_size(run_eval: RunEval) -> None:
     report = run_eval(stream(), grade, until="mean>0.5", endpoint=model(0.9), max_samples=200)
     assert report.settled is not None
     assert report.settled.n_asked == 200
+    assert report.settled.looks_planned == 20
+
+
+def test_what_needs_a_known_size_is_refused_on_a_stream_before_anything_runs(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    run_eval(SAMPLES, grade, endpoint=model(0.7), experiment_name="old")
+    for settings, match in [
+        ({"until": "mean>0.5", "keep_power": True}, "keep_power spends error by the share"),
+        ({"until": "mean>0.5", "this_set": True}, "this_set is about the samples that are left"),
+        (
+            {"until": f"better than {tmp_path / 'old'}"},
+            r"old has 400 samples, and .* stream.*: .*--limit 400, max_samples=400",
+        ),
+    ]:
+        with pytest.raises(InvalidInput, match=match):
+            run_eval(stream(), grade, endpoint=model(0.9), **settings)
+        assert not (tmp_path / "run").exists()
+    twice = replace(SAMPLES[0], id="twice")
+    with pytest.raises(InvalidInput, match="'twice' of the stream has the content of an earlier"):
+        run_eval(iter([*SAMPLES[:5], twice]), grade, endpoint=model(0.9), until="mean>0.5")
 
 
 def test_a_claim_that_the_set_cannot_settle_is_refused_with_the_number_that_would_do(
@@ -440,7 +605,7 @@ KILLED = """
 import os, sys
 import anyio
 from heldout import EvalConfig, evaluate
-from tests._evals.test_stopping import SAMPLES, grade, model
+from tests._evals.test_stopping import SAMPLES, grade, model, stream
 calls = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 allowed = [int(sys.argv[3])]  # so many may be scored; then it waits to be killed
 answers = model(0.87, ticks=3)
@@ -457,18 +622,22 @@ def score_fn(trajectory, sample):
 
 config = EvalConfig(endpoint=answer, output_dir=sys.argv[1], experiment_name="run", resume=True,
                     max_concurrent=16, until="mean>0.8", progress=False)
-anyio.run(evaluate, SAMPLES, config, score_fn)
+samples = stream() if sys.argv[4] == "stream" else SAMPLES
+anyio.run(evaluate, samples, config, score_fn)
 """
 
 
 @pytest.mark.integration
-def test_killed_and_resumed_it_stops_where_an_uninterrupted_run_stops(tmp_path: Path) -> None:
+@pytest.mark.parametrize("samples", ["set", "stream"])
+def test_killed_and_resumed_it_stops_where_an_uninterrupted_run_stops(
+    samples: str, tmp_path: Path
+) -> None:
     script = tmp_path / "eval.py"
     script.write_text(KILLED)
 
     def start(name: str, allowed: int = 10_000) -> subprocess.Popen[bytes]:
         out, calls = tmp_path / name, tmp_path / f"{name}.calls"
-        command = [sys.executable, str(script), str(out), str(calls), str(allowed)]
+        command = [sys.executable, str(script), str(out), str(calls), str(allowed), samples]
         root = str(Path(__file__).parents[2])
         paths = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
         return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})

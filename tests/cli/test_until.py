@@ -107,7 +107,8 @@ def test_a_list_says_that_a_run_was_stopped_and_what_it_settled(heldout: Heldout
 
 @pytest.mark.usefixtures("evals")
 def test_resume_with_none_finishes_the_set(heldout: Heldout) -> None:
-    assert heldout("run", "strong.py", "--until", "mean>0.8").code == 0
+    claim = ["--until", "mean>0.8", "--level", "0.1", "--keep-power", "--cluster", "sample_id"]
+    assert heldout("run", "strong.py", *claim).code == 0
     assert EvalReport.load(find_run("strong")).summary["n"] < 300
     outcome = heldout("run", "strong.py", "--resume", "--until", "none")
     assert outcome.code == 0

@@ -257,6 +257,9 @@ class EvalConfig:
     this_set: bool = False
     """With until: settle what the full run on these very samples would show, instead of what holds
     for samples like them."""
+    cluster: str | None = None
+    """With until: a metadata key. Samples that share its value are not independent: they run as one
+    step, and it takes more of them; None takes those of equal content."""
     output_dir: str = "outputs/evals"
     """Where run directories are made."""
     resume: bool = False
@@ -341,13 +344,15 @@ class EvalConfig:
         return None if self.until is None else parse_until(self.until)
 
     def _check_until(self) -> None:
+        check_text("cluster", self.cluster, optional=True)
         check_number("level", self.level, low=1e-6, high=0.5)
         if self.until is not None:
             claim = parse_until(self.until)
             object.__setattr__(self, "until", NO_CLAIM if claim is None else str(claim))
-        if self.settles is None:
+        if self.until is None:  # beside "none" they are those of the claim that is left now
             given = [name for name in ("keep_power", "this_set") if getattr(self, name)]
             given += ["level"] * (self.level != DEFAULT_LEVEL)
+            given += ["cluster"] * (self.cluster is not None)
             if given:
                 raise InvalidInput(f"{given[0]} is of runs that stop: give until, too")
 
@@ -364,7 +369,7 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-UNTIL_SETTINGS = ("until", "level", "keep_power", "this_set")
+UNTIL_SETTINGS = ("until", "level", "keep_power", "this_set", "cluster")
 """Settings that a run has only together with a claim."""
 
 
@@ -377,6 +382,8 @@ def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, An
     if config.settles is None:
         for name in UNTIL_SETTINGS:
             del plain[name]
+    elif config.cluster is None:
+        del plain["cluster"]
     # Judges have prices, too: a file that has none is refused now, and not when the run is done.
     listed = find_price(model_name(endpoint) or "")
     price = config.price or listed

@@ -21,7 +21,7 @@ from heldout.store.report import EvalReport
 from heldout.store.tables import ResultTable, table_of
 from heldout.types import Sample
 
-CLAIM_KEYS = ("until", "level", "keep_power", "this_set", "baseline", "race")
+CLAIM_KEYS = ("until", "level", "keep_power", "this_set", "cluster", "baseline", "race")
 """What run.json's config says of a claim; without these it is that of an ordinary run."""
 IDS_SHOWN = 3
 
@@ -132,8 +132,8 @@ def _describe_problems(report: EvalReport, functions: Mapping[str, Any]) -> list
         problems.append(f"it is {report.status}, and has no mean of all its samples")
     elif settled is not None and settled.is_early:
         problems.append(
-            f"it was stopped by {settled.stopped_by} after {settled.n_decided} of "
-            f"{settled.n_asked} items; `--resume --until none` finishes it"
+            f"it was stopped by {settled.stopped_by} after {settled.part}; `--resume --until none` "
+            "finishes it"
         )
     if report.config.get("kind") == "episodes":
         problems.append("it has episodes of an environment")

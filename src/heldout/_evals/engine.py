@@ -53,7 +53,13 @@ from heldout._evals.rollout import (
     turn_limit,
 )
 from heldout._evals.steering import Steering
-from heldout._evals.stopping import Prefixes, order_for_looks, plan_stopping
+from heldout._evals.stopping import (
+    Prefixes,
+    order_for_looks,
+    plan_stopping,
+    plan_stream,
+    refuse_on_stream,
+)
 from heldout.environment import rates_continuations, reads_metadata
 from heldout.errors import (
     EvalFailed,
@@ -96,6 +102,8 @@ MAX_BLOCKED = 0.1
 """A share of a run that its event loop may be blocked without a word."""
 UNREACHABLE_LIMIT = 10
 """The run ends early after this many items without any answer, if none got one."""
+SEEDED, AS_READ = "seeded", "as read"
+"""Orders of a run that stops: made of the samples' ids, and that of a stream."""
 MAX_WEIGHT_VERSIONS = 100
 """So many versions of served weights are named in run.json at most."""
 
@@ -271,8 +279,11 @@ class EvalRun:
         self._question_fields: dict[str, None] = {}
         """Fields of the samples' inputs that the questions are taken from."""
         self._parquet_from = parquet_from
-        self.make_stopping: Callable[[Sequence[Sample]], Prefixes] | None = None
-        """Plans the looks of a run that stops; None of an ordinary run."""
+        self.make_stopping: Callable[[Sequence[Sample] | None], Prefixes] | None = None
+        """Plans the looks of a run that stops, given its samples, or None for a stream; None of an
+        ordinary run."""
+        self._cluster: str | None = None
+        """The metadata key whose clusters are one step of a run that stops."""
         self.stopping: Prefixes | None = None
         """Decides when the run has shown what it is to show; None of an ordinary run."""
         self.ahead: AheadJournal | None = None
@@ -291,20 +302,37 @@ class EvalRun:
             baseline = open_baseline(baseline_name, self.config.experiment_name, self.functions)
             self.described["baseline"] = {"run": baseline_name, "id": baseline.id}
 
-        def plan(samples: Sequence[Sample]) -> Prefixes:
+        def plan(samples: Sequence[Sample] | None) -> Prefixes:
+            if samples is None:
+                return plan_stream(self.config)
             return plan_stopping(samples, self.config, baseline, whole=self.reads_metadata)
 
-        self.stop_by(plan)
+        if self._is_stream:
+            refuse_on_stream(self.config, baseline)
+        self.stop_by(plan, cluster=self.config.cluster)
 
-    def stop_by(self, make_stopping: Callable[[Sequence[Sample]], Prefixes], **says: Any) -> None:
+    @property
+    def _is_stream(self) -> bool:
+        """Whether nobody knows how many samples there are."""
+        return not isinstance(self.samples, Sequence) and self.config.max_samples is None
+
+    def stop_by(
+        self,
+        make_stopping: Callable[[Sequence[Sample] | None], Prefixes],
+        *,
+        cluster: str | None = None,
+        **says: Any,
+    ) -> None:
         """Have the run stop, before it begins.
 
         Args:
-            make_stopping: Plans its looks, given the samples in their order.
+            make_stopping: Plans its looks, given the samples in their order; None stands for a
+                stream, which has the order in which it is read.
+            cluster: The metadata key whose clusters run as one step; None takes equal content.
             **says: What run.json's config says of it.
         """
-        self.make_stopping = make_stopping
-        self.described |= {"order": "seeded", **says}
+        self.make_stopping, self._cluster = make_stopping, cluster
+        self.described |= {"order": AS_READ if self._is_stream else SEEDED, **says}
 
     def run_item(self, item: Item) -> Awaitable[ItemResult]:
         """Run one item."""
@@ -376,6 +404,7 @@ class EvalRun:
             if self.config.until == NO_CLAIM and "order" in before.config:
                 # Its set is finished in the order in which it was begun.
                 self.described["order"] = before.config["order"]
+                self._cluster = before.config.get("cluster")
                 kept = {k: v for k, v in before.config.items() if k not in CLAIM_KEYS}
                 before = msgspec.structs.replace(before, config=kept)
             self.dir.check_resumable(before, self.described, self.functions)
@@ -385,15 +414,11 @@ class EvalRun:
 
     def _order_samples(self) -> None:
         """Put the samples of a run that stops into the order of which each prefix is a sample."""
-        if "order" in self.described:
-            limit = self.config.max_samples
-            if not isinstance(self.samples, Sequence) and limit is None:
-                raise InvalidInput(
-                    "until needs to know how many samples there are: load_dataset must return a "
-                    "list, or give a limit"
-                )
-            samples = list(islice(self.samples, limit))
-            self.samples = order_for_looks(samples, whole=self.reads_metadata)
+        if self.described.get("order") == SEEDED:
+            samples = list(islice(self.samples, self.config.max_samples))
+            self.samples = order_for_looks(
+                samples, whole=self.reads_metadata, cluster=self._cluster
+            )
 
     def _plan_stopping(self) -> None:
         """Prepare the looks of a run that stops, and make those that it had made before."""
@@ -401,8 +426,8 @@ class EvalRun:
             return
         limit = sys.maxsize
         if self.make_stopping is not None:
-            assert isinstance(self.samples, Sequence)
-            self.stopping = self.make_stopping(self.samples)
+            known = self.samples if isinstance(self.samples, Sequence) else None
+            self.stopping = self.make_stopping(known)
             for index, reward in self._read_before:
                 self.stopping.add(index, reward)
             self.progress.describe_looks = self.stopping.describe
@@ -535,6 +560,9 @@ class EvalRun:
             failure = failure.__cause__
         if failure is not None:
             raise failure  # out here, so that it is as if there were no group
+        # A stream that a look stopped is read on as far as the journal has samples of it.
+        while not self.ledger.has_all_seen and next(items, None) is not None:
+            pass
 
     @contextmanager
     def _naming_what_blocks(self) -> Iterator[None]:
@@ -601,12 +629,19 @@ class EvalRun:
             raise ContainedExit.of(problem) from problem  # asyncio would end the loop with it
 
     def _admit_samples(self) -> Iterator[tuple[int, bytes]]:
+        refuses_copies = self.stopping is not None and self._is_stream
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
             content = self.ledger.admit(index, sample)
             self._question_fields.update(dict.fromkeys(self.check_question(sample)))
-            if self.shows_progress and not self.progress.has_copies:
+            if refuses_copies or (self.shows_progress and not self.progress.has_copies):
                 whole = self.reads_metadata
                 self.progress.has_copies = self.ledger.is_copy(sample, whole=whole)
+                if refuses_copies and self.progress.has_copies:
+                    raise InvalidInput(
+                        f"sample {sample.id!r} of the stream has the content of an earlier one, "
+                        "and such samples must be one step of a run that stops: give a limit "
+                        "(--limit, max_samples), so that they run side by side, or leave out copies"
+                    )
             yield index, content
 
     def _items(self) -> Iterator[Item]:
@@ -617,7 +652,9 @@ class EvalRun:
             )
         else:
             contents = self._admit_samples()
+        samples = 0
         for index, content in contents:
+            samples = index + 1
             while (again := self.steering.take_again()) is not None:
                 yield replace(again, sample=decode_sample(again.content), is_again=True)
             for repeat in range(self.config.repeats):
@@ -629,6 +666,8 @@ class EvalRun:
             yield replace(again, sample=decode_sample(again.content), is_again=True)
         self.exhausted = True
         self.progress.total = self.item_count  # known at last, where it was not
+        if self.stopping is not None:
+            self.stopping.use_up(samples)
 
     def turn_file(self, item: Item) -> TurnFile:
         """Name the file that holds an item's turns until its line is in the journal."""

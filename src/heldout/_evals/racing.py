@@ -240,7 +240,7 @@ class Entrant(Prefixes):
     def __init__(self, race: Race, name: str, plan: Plan, units: Ints, config: EvalConfig) -> None:
         """Enter; `Race.enter` calls it."""
         super().__init__(plan, units, config)
-        self.race, self.name, self.plan = race, name, plan
+        self.race, self.name, self.plan, self.samples = race, name, plan, len(units)
 
     @property
     def units_of_look(self) -> int:
@@ -270,7 +270,7 @@ class Entrant(Prefixes):
         race, placed = self.race, self.race.place(self.name)
         around = placed.interval
         decision: Decision = "inconclusive"
-        samples = format_samples(len(self._units))
+        samples = format_samples(self.samples)
         others = [name for name in race.names if name != self.name]
         looks = self.plan.sizes.index(self.units_of_look) + 1
         if placed.beaten_by is not None:
@@ -305,7 +305,7 @@ class Entrant(Prefixes):
             looks_used=looks,
             looks_planned=len(self.plan.sizes),
             n_decided=self.items,
-            n_asked=len(self._units) * self._repeats,
+            n_asked=self.samples * self._repeats,
             n_spent=spent,
             estimate=None,
             interval=None if around is None else (around.low, around.high),
@@ -388,7 +388,8 @@ async def race(
 
 
 def _enter(the_race: Race, name: str, evaluation: Evaluation) -> None:
-    def enter(samples: Sequence[Sample]) -> Prefixes:
+    def enter(samples: Sequence[Sample] | None) -> Prefixes:
+        assert samples is not None  # `race` has read a stream up to its limit
         return the_race.enter(name, samples, whole=evaluation.reads_metadata)
 
     says = {

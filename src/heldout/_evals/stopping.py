@@ -12,18 +12,18 @@ and, at the end, what was settled (`settle`). The statistics are in `stats/stopp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
 
 from heldout._core.config import EvalConfig
-from heldout._core.format import interval, number
+from heldout._core.format import interval, list_some, number
 from heldout._core.until import Until
 from heldout._evals.baseline import Baseline
 from heldout.datasets import ordered_by_id
-from heldout.errors import EvalFailed
+from heldout.errors import EvalFailed, InvalidInput
 from heldout.stats.intervals import Floats, Interval, Ints
 from heldout.stats.stopping import (
     Claim,
@@ -41,12 +41,16 @@ from heldout.stats.stopping import (
     within,
 )
 from heldout.store.journal import cluster_hash, content_hash
+from heldout.store.jsonl import encode
 from heldout.store.settled import Decision, Settled
 from heldout.types import Sample
 
 if TYPE_CHECKING:
     from heldout._evals.engine import Item
 
+SAMPLES_NAMED = 3
+FIRST_ROOM = 64
+"""Samples of a stream that there is room for at first."""
 ORDER_KEY = 0
 """Determines the order together with the samples' ids, as the seed of `PeriodicEval` does."""
 TESTS = {
@@ -61,7 +65,9 @@ TESTS = {
 }
 
 
-def order_for_looks(samples: Sequence[Any], *, whole: bool) -> list[Any]:
+def order_for_looks(
+    samples: Sequence[Any], *, whole: bool, cluster: str | None = None
+) -> list[Any]:
     """Put samples into the order in which they run, those of one cluster side by side.
 
     A cluster takes the place of its first sample.
@@ -69,18 +75,77 @@ def order_for_looks(samples: Sequence[Any], *, whole: bool) -> list[Any]:
     Args:
         samples: In any order. What is no sample stays: it is refused where samples are checked.
         whole: Whether samples that differ in metadata alone are different tasks.
+        cluster: The metadata key whose value samples of one cluster share; None takes those of
+            equal content.
+
+    Raises:
+        InvalidInput: Samples lack that key.
     """
     if not all(isinstance(sample, Sample) for sample in samples):
         return list(samples)
-    clusters: dict[int, list[Sample]] = {}
+    clusters: dict[Hashable, list[Sample]] = {}
     for sample in ordered_by_id(samples, ORDER_KEY):
-        clusters.setdefault(_cluster_of(sample, whole), []).append(sample)
+        clusters.setdefault(_cluster_of(sample, whole, cluster), []).append(sample)
+    if None in clusters:
+        lacking = [sample.id for sample in clusters[None]]
+        raise InvalidInput(
+            f"cluster={cluster!r}: {len(lacking)} of {format_samples(len(samples))} do not have "
+            f"that metadata key: {list_some(lacking, SAMPLES_NAMED, ', ')}"
+        )
     return [sample for members in clusters.values() for sample in members]
 
 
-def _cluster_of(sample: Sample, whole: bool) -> int:
+def _cluster_of(sample: Sample, whole: bool, key: str | None) -> Hashable:
+    """Return what samples of one cluster share; None of a sample that lacks the key."""
+    if key == "sample_id":
+        return sample.id
+    if key is not None:
+        value = sample.metadata.get(key)
+        return None if value is None else encode(value, "sample", sample.id)
     content = content_hash(sample.id, sample.input, sample.ground_truth)
     return cluster_hash(content, sample.metadata, whole=whole)
+
+
+def plan_stream(config: EvalConfig) -> Stopping:
+    """Plan the looks of a run on a stream, whose number of samples nobody knows.
+
+    Args:
+        config: How the run is made; it has a claim that `refuse_on_stream` lets pass.
+    """
+    until = config.settles
+    assert until is not None
+    plan = Plan(n=None, spending="betting", level=config.level)
+    return Stopping(until, plan, None, config, None)
+
+
+def refuse_on_stream(config: EvalConfig, baseline: Baseline | None) -> None:
+    """Refuse what cannot be settled on samples whose number nobody knows.
+
+    Args:
+        config: How the run is made; it has a claim.
+        baseline: The run that the claim compares with, if it does.
+
+    Raises:
+        InvalidInput: The claim, or how it is to be settled, needs a set of known size.
+    """
+    if baseline is not None:
+        n = baseline.table.samples
+        raise InvalidInput(
+            f"{baseline.name} has {format_samples(n)}, and load_dataset returns a stream, which "
+            f"may have more: to compare with that run, limit this one to as many (--limit {n}, "
+            f"max_samples={n}), or return a list"
+        )
+    needs = {
+        "keep_power": "spends error by the share of the set that is done",
+        "this_set": "is about the samples that are left",
+        "cluster": "runs all samples of a cluster as one step",
+    }
+    for name, what in needs.items():
+        if getattr(config, name):
+            raise InvalidInput(
+                f"{name} {what}, and a stream has no known end: return a list from load_dataset, "
+                f"or give a limit (--limit, max_samples), or leave out {name}"
+            )
 
 
 def plan_stopping(
@@ -100,29 +165,39 @@ def plan_stopping(
     """
     until = config.settles
     assert until is not None
-    units = units_of(samples, whole=whole)
+    units = units_of(samples, whole=whole, cluster=config.cluster)
     plan = Plan(
         n=int(units[-1]) + 1,
         spending="keep_power" if config.keep_power else "linear",
         level=config.level,
         this_set=config.this_set,
     )
-    check_claim(plan, claim_of(until), clustered=len(samples) * config.repeats > (plan.n or 0))
+    named = None if config.cluster is None else f"clusters by {config.cluster}"
+    clustered = len(samples) * config.repeats > (plan.n or 0)
+    check_claim(plan, claim_of(until), clustered=clustered, named=named)
+    sizes = np.bincount(units)
+    if config.this_set and sizes.min() < sizes.max():
+        raise InvalidInput(
+            f"this_set needs clusters of one size, and these have {sizes.min()} to {sizes.max()} "
+            "samples: leave out this_set"
+        )
     of_baseline = None if baseline is None else baseline.values(samples)
     return Stopping(until, plan, units, config, of_baseline)
 
 
-def prefix_of(low: Floats, high: Floats, units: Ints) -> Prefix:
+def prefix_of(low: Floats, high: Floats, units: Ints | None) -> Prefix:
     """Return the values of the first samples as statistics take them."""
     exact = bool((low == high).all())
-    return Prefix.of(low, None if exact else high, units=units[: len(low)])
+    return Prefix.of(
+        low, None if exact else high, units=None if units is None else units[: len(low)]
+    )
 
 
-def units_of(samples: Sequence[Sample], *, whole: bool) -> Ints:
+def units_of(samples: Sequence[Sample], *, whole: bool, cluster: str | None = None) -> Ints:
     """Number the unit of each sample, in the order of `order_for_looks`: a sample, or a cluster."""
-    hashes = [_cluster_of(sample, whole) for sample in samples]
-    numbers = {hash: place for place, hash in enumerate(dict.fromkeys(hashes))}
-    return np.array([numbers[hash] for hash in hashes], dtype=np.int64)
+    shared = [_cluster_of(sample, whole, cluster) for sample in samples]
+    numbers = {value: place for place, value in enumerate(dict.fromkeys(shared))}
+    return np.array([numbers[value] for value in shared], dtype=np.int64)
 
 
 def claim_of(until: Until) -> Claim:
@@ -141,36 +216,49 @@ def claim_of(until: Until) -> Claim:
 class Prefixes:
     """Knows which samples of a run are done, and how far beyond a look items may start."""
 
-    def __init__(self, plan: Plan, units: Ints, config: EvalConfig) -> None:
+    def __init__(self, plan: Plan, units: Ints | None, config: EvalConfig) -> None:
         """Begin before the first look.
 
         Args:
             plan: When to look.
-            units: Of each sample, in running order: the unit that it belongs to, from 0.
+            units: Of each sample, in running order: the unit that it belongs to, from 0. None of a
+                stream: each sample is one, and nobody knows how many there are.
             config: How the run is made.
         """
         self._plan, self._units = plan, units
         self._repeats, self._ahead = config.repeats, config.max_concurrent
         self._max_error_rate = config.max_error_rate
         # How many samples the first units have: a look at 10 clusters is one at all their samples.
-        self._samples_of = np.searchsorted(units, np.arange(plan.n or 0), side="right")
-        samples = len(units)
-        self._sums = np.zeros(samples)
-        self._left = np.full(samples, config.repeats)
-        self._errors = np.zeros(samples, dtype=np.int64)
+        self._samples_of = None
+        if units is not None:
+            self._samples_of = np.searchsorted(units, np.arange(plan.n or 0), side="right")
+        self._end = None if units is None else len(units)
+        """How many samples there are; None of a stream until it has ended."""
+        self._sums = np.zeros(0)
+        self._left = np.zeros(0, dtype=np.int64)
+        self._errors = np.zeros(0, dtype=np.int64)
+        self._make_room(len(units) if units is not None else FIRST_ROOM)
         self._first_open = 0
         """Samples before this one are done."""
-        self._next = plan.next_size(0)
+        first = plan.next_size(0)
+        assert first is not None
+        self._next = first
         """Units of the next look; once the run is over, of the last one."""
         self._moved = anyio.Event()
         """Set when there was a look."""
         self.is_over = False
         """Whether there is nothing more to run."""
 
+    def _make_room(self, samples: int) -> None:
+        new = samples - len(self._left)
+        self._sums = np.append(self._sums, np.zeros(new))
+        self._left = np.append(self._left, np.full(new, self._repeats))
+        self._errors = np.append(self._errors, np.zeros(new, dtype=np.int64))
+
     @property
     def samples_of_look(self) -> int:
         """How many samples the next look is at; once the run is over, the last one."""
-        return len(self._units) if self._next is None else int(self._samples_of[self._next - 1])
+        return self._next if self._samples_of is None else int(self._samples_of[self._next - 1])
 
     @property
     def items(self) -> int:
@@ -208,6 +296,8 @@ class Prefixes:
         Raises:
             EvalFailed: The reward is not between 0 and 1.
         """
+        if index >= len(self._left):
+            self._make_room(2 * (index + 1))
         if reward is None:
             self._errors[index] += 1
         elif 0 <= reward <= 1:
@@ -221,6 +311,25 @@ class Prefixes:
         while self._first_open < len(self._left) and self._left[self._first_open] == 0:
             self._first_open += 1
         self.go_on()
+
+    def use_up(self, samples: int) -> None:
+        """Say that the last sample of a stream was read; the last look is at all of them.
+
+        Args:
+            samples: How many there were.
+        """
+        if self._end is not None or self.is_over or samples == 0:
+            return
+        self._end = samples
+        self._next = min(self._next, samples)
+        self.go_on()
+
+    def next_look(self) -> int | None:
+        """Return the units of the look after the next one; None where there is none."""
+        later = self._plan.next_size(self._next)
+        if self._plan.n is not None or self._end is None or later is None:
+            return later
+        return min(later, self._end) if self._next < self._end else None
 
     def go_on(self) -> None:
         """Make the looks whose samples are done."""
@@ -275,7 +384,7 @@ class Stopping(Prefixes):
         self,
         until: Until,
         plan: Plan,
-        units: Ints,
+        units: Ints | None,
         config: EvalConfig,
         baseline: tuple[Floats, Floats] | None,
     ) -> None:
@@ -290,12 +399,13 @@ class Stopping(Prefixes):
         """
         super().__init__(plan, units, config)
         self._until, self._claim, self._baseline = until, claim_of(until), baseline
+        self._cluster = config.cluster
         self._found: Look | None = None
 
     def go_on(self) -> None:
         """Make the looks whose samples are done."""
         while not self.is_over and self.is_complete:
-            later = None if self._next is None else self._plan.next_size(self._next)
+            later = self.next_look()
             may_decide = self.may_decide()
             if may_decide or later is None:
                 self._found = self.look()
@@ -319,7 +429,7 @@ class Stopping(Prefixes):
         """Say what the last look found, for the line of a run in flight."""
         if self._found is None:
             return f"first look at {format_samples(self.samples_of_look)}"
-        text = f"look {self._found.number} of {len(self._plan.sizes)}"
+        text = f"look {self._found.number}{self._of_looks}"
         return f"{text}: {format_estimate(self._found.mean, self._found.interval)}"
 
     def settle(self, *, spent: int) -> Settled:
@@ -329,6 +439,7 @@ class Stopping(Prefixes):
             spent: Items that were run.
         """
         found = conclude(self._plan, self._claim, self._prefix())
+        asked = self._asked(found)
         decision: Decision = "inconclusive"
         if found.decision is not None:
             decision = "true" if found.decision else "false"
@@ -339,9 +450,9 @@ class Stopping(Prefixes):
             rule=self._rule(found),
             level=self._plan.level,
             looks_used=found.looks_used,
-            looks_planned=len(self._plan.sizes),
+            looks_planned=found.looks_planned,
             n_decided=self.items,
-            n_asked=len(self._units) * self._repeats,
+            n_asked=None if asked is None else asked * self._repeats,
             n_spent=spent,
             estimate=None if found.estimate is None else clean_estimate(found.estimate),
             interval=None if found.interval is None else (found.interval.low, found.interval.high),
@@ -353,6 +464,8 @@ class Stopping(Prefixes):
 
     def _rule(self, found: Conclusion) -> str:
         test = TESTS[found.test]
+        if self._cluster is not None:
+            test = f"{test} on clusters by {self._cluster}"
         if found.method == "stagewise":
             shape = "keeping power" if self._plan.spending == "keep_power" else "linear"
             return f"{test}, {shape} spending"
@@ -366,9 +479,8 @@ class Stopping(Prefixes):
         said = f"{_CONCLUSIONS[until.kind, until.above, decision]}{where}: {numbers}".format(
             bound=f"{until.bound:g}", run=until.baseline
         )
-        at = f"{samples:,} of {format_samples(len(self._units))}"
         if decision == "inconclusive":
-            said += f", with all {format_samples(len(self._units))} used up."
+            said += f", with all {format_samples(samples)} used up."
             said += self._too_few(found)
             if until.kind == "better":
                 said += (
@@ -376,7 +488,24 @@ class Stopping(Prefixes):
                     f'"not worse than {until.baseline} by MARGIN" is.'
                 )
             return said
-        return f"{said}, after {at}, at look {found.looks_used} of {len(self._plan.sizes)}."
+        asked = self._asked(found)
+        of = "a stream" if asked is None else format_samples(asked)
+        return f"{said}, after {samples:,} of {of}, at look {found.looks_used}{self._of_looks}."
+
+    @property
+    def _of_looks(self) -> str:
+        """Of how many looks, where they are planned."""
+        return "" if self._plan.n is None else f" of {len(self._plan.sizes)}"
+
+    def _asked(self, found: Conclusion) -> int | None:
+        """Return how many samples there are; None of a stream that was stopped.
+
+        Whether its end had been read by then depends on what was in flight, so that is not asked.
+        """
+        if self._units is not None:
+            return len(self._units)
+        is_stopped = found.decision is not None and self._plan.has_look_at(self._next)
+        return None if is_stopped else self._next
 
     def _too_few(self, found: Conclusion) -> str:
         """Say what the test lacks, where so few values could not have settled anything."""

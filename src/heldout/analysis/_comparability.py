@@ -44,7 +44,7 @@ _OF_OTHERS = ("endpoint", "imported", "parent", "baseline", "race")
 _NOT_SETTINGS = {
     *_EPISODE_SETTINGS,
     *("kind", "num_envs", "seeded", "notes", "samples", "label", "n", "success"),
-    *("until", "level", "keep_power", "this_set", "order"),
+    *("until", "level", "keep_power", "this_set", "cluster", "order"),
 }
 
 
@@ -157,10 +157,9 @@ def find_unfinished(run: LoadedRun) -> list[Mismatch]:
 def unfinished_report(report: EvalReport, name: str, items: int) -> list[Mismatch]:
     """Return a mismatch for a report that is not finished and has so many items, else None."""
     if report.settled is not None and report.settled.is_early:
-        settled = report.settled
         text = (
-            f"{name} was stopped by {settled.stopped_by} after {items} of {settled.n_asked} "
-            "items, because of what they showed, so no ordinary interval of it holds (--resume "
+            f"{name} was stopped by {report.settled.stopped_by} after {report.settled.part}, "
+            "because of what they showed, so no ordinary interval of it holds (--resume "
             "--until none finishes it)"
         )
         return [Mismatch("incomplete", text)]

@@ -110,6 +110,11 @@ class _RunCommand(click.Command):
     help="With --until: settle what all of these samples would show, not samples like them.",
 )
 @click.option(
+    "--cluster",
+    metavar="KEY",
+    help="With --until: samples that share a value of this metadata key run as one step.",
+)
+@click.option(
     "--name",
     "experiment_name",
     cls=SettingOption,

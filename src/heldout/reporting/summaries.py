@@ -26,6 +26,7 @@ from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table, c
 from heldout.store.error_counts import list_errors
 from heldout.store.remote import lasting_name
 from heldout.store.runs import describe_model
+from heldout.store.settled import Settled
 
 if TYPE_CHECKING:
     from heldout.stats.summary import Summary
@@ -95,8 +96,7 @@ def _describe_settled(report: EvalReport) -> Iterator[Line]:
     error = f"wrong in at most {percent(settled.level)} of such runs"
     yield Line(
         f"sequential: {what}; {settled.rule}, {error}; "
-        f"{settled.looks_used} of {count(settled.looks_planned, 'look')}; decided on "
-        f"{settled.n_decided:,} of {count(settled.n_asked, 'item')}, {settled.n_spent:,} run",
+        f"{_describe_looks(settled)}; decided on {settled.part}, {settled.n_spent:,} run",
         style="dim",
     )
     if not settled.is_early:
@@ -113,6 +113,12 @@ def _describe_settled(report: EvalReport) -> Iterator[Line]:
         "would not hold. `--resume --until none` finishes the set.",
         style="yellow",
     )
+
+
+def _describe_looks(settled: Settled) -> str:
+    if settled.looks_planned is None:
+        return count(settled.looks_used, "look")
+    return f"{settled.looks_used} of {count(settled.looks_planned, 'look')}"
 
 
 def conclude_summary(label: str, summary: Summary) -> str:

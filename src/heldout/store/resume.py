@@ -210,9 +210,14 @@ class Ledger:
         )
         return row.fetchone() is not None
 
+    @property
+    def has_all_seen(self) -> bool:
+        """Whether every sample of the journal was seen again."""
+        return self._kept_seen == self._kept_samples
+
     def check_all_seen(self) -> None:
         """After the last sample, check that every sample of the journal was seen again."""
-        if self._kept_seen == self._kept_samples:
+        if self.has_all_seen:
             return
         missing = self._db.execute("SELECT id FROM kept WHERE id NOT IN (SELECT id FROM seen)")
         raise ResumeMismatch(

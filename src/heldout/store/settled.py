@@ -27,9 +27,10 @@ class Settled(msgspec.Struct, frozen=True):
         rule: The rule that decided, in words.
         level: The two-sided error rate of the rule.
         looks_used: Looks that were made.
-        looks_planned: Looks that there could have been.
+        looks_planned: Looks that there could have been; null of a stream, which has no last one.
         n_decided: Items that the decision is about: `n` of the summary.
-        n_asked: Items of the whole set: what `n` of an ordinary run counts.
+        n_asked: Items of the whole set: what `n` of an ordinary run counts. Null of a stream that
+            was stopped: nobody knows.
         n_spent: Items that were run, those in flight at the stop included.
         estimate: The mean, or the difference from the baseline, corrected for having stopped here.
         interval: The interval that goes with it, low and high; null where there is none.
@@ -46,9 +47,9 @@ class Settled(msgspec.Struct, frozen=True):
     rule: str
     level: float
     looks_used: int
-    looks_planned: int
+    looks_planned: int | None
     n_decided: int
-    n_asked: int
+    n_asked: int | None
     n_spent: int
     estimate: float | None
     interval: tuple[float, float] | None
@@ -60,7 +61,13 @@ class Settled(msgspec.Struct, frozen=True):
     @property
     def is_early(self) -> bool:
         """Whether the run stopped before its set was used up."""
-        return self.n_decided < self.n_asked
+        return self.n_asked is None or self.n_decided < self.n_asked
+
+    @property
+    def part(self) -> str:
+        """The items that were decided on, for a message: "200 of 400 items"."""
+        of = "items of a stream" if self.n_asked is None else f"of {self.n_asked:,} items"
+        return f"{self.n_decided:,} {of}"
 
     @property
     def stopped_by(self) -> str:

@@ -73,8 +73,8 @@ def _describe_unfinished(report: EvalReport) -> str | None:
     summary, settled = report.summary, report.settled
     if settled is not None and settled.is_early:
         return (
-            f"The run was stopped by {settled.stopped_by}: results has the {summary.get('n')} "
-            f"of {settled.n_asked} items that it stopped at, for what they showed. "
+            f"The run was stopped by {settled.stopped_by}: results has the {settled.part} that it "
+            "stopped at, for what they showed. "
             f"{settled.sentence.removesuffix('.')}"
         )
     if report.is_finished:

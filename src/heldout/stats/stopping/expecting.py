@@ -239,13 +239,16 @@ def units_needed(plan: Plan, claim: Claim, *, clustered: bool = False) -> int | 
     return most
 
 
-def check_claim(plan: Plan, claim: Claim, *, clustered: bool = False) -> None:
+def check_claim(
+    plan: Plan, claim: Claim, *, clustered: bool = False, named: str | None = None
+) -> None:
     """Refuse a claim that the set cannot settle, even where it is used up and all goes well.
 
     Args:
         plan: With the size of the set; a stream settles everything in time.
         claim: What is claimed.
         clustered: Whether a unit has several items: a sample with repeats, or a cluster.
+        named: What to call the units.
 
     Raises:
         InvalidInput: The set is too small; the message says how many units would do.
@@ -254,7 +257,7 @@ def check_claim(plan: Plan, claim: Claim, *, clustered: bool = False) -> None:
         return
     needed = units_needed(plan, claim, clustered=clustered)
     if needed is not None and needed > plan.n:
-        kind = "clusters or repeated samples" if clustered else "samples"
+        kind = named or ("clusters or repeated samples" if clustered else "samples")
         raise InvalidInput(
             f"{plan.n:,} {kind} cannot settle that {describe(claim)}, even if every answer speaks "
             f"for it: that takes {needed:,} or more"

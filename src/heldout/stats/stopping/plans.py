@@ -101,6 +101,13 @@ class Plan:
             return max(FIRST_OF_STREAM, math.ceil(done * 1.1)) if done else FIRST_OF_STREAM
         return next((size for size in self.sizes if size > done), None)
 
+    def has_look_at(self, n: int) -> bool:
+        """Return whether a look is planned after n units."""
+        size = self.next_size()
+        while size is not None and size < n:
+            size = self.next_size(size)
+        return size == n
+
     def sizes_until(self, n: int) -> tuple[int, ...]:
         """Return the units at each look up to a prefix of n, which is itself looked at."""
         if self.n is None:
