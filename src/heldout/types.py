@@ -359,6 +359,11 @@ class Timing:
     `retry_seconds` are the part of `turn_seconds` that went into requests which failed and were
     made again, with the waits between them; `score_seconds` those of the score function, its judges
     included. None where that was not measured.
+
+    `queue_seconds` are those in which the item waited for a slot or for its turn: for a batch to
+    begin, for a judge, a sandbox, a worker, another eval. They are named by the stage that they are
+    part of (model, environment, scoring, other), and one without a wait is left out. None where
+    that was not measured.
     """
 
     seconds: float
@@ -369,6 +374,7 @@ class Timing:
     reply_seconds: tuple[float | None, ...] | None = None
     retry_seconds: float | None = None
     score_seconds: float | None = None
+    queue_seconds: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

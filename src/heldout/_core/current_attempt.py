@@ -37,6 +37,8 @@ class CurrentAttempt:
     """Where saved trajectories are scored again, the score of before."""
     name_called: Callable[[], str] = str
     """Names what the attempt calls at the moment."""
+    add_queued: Callable[[float], None] = lambda seconds: None
+    """Counts seconds that it waited for a slot, or for its turn."""
     own: float = 0.0
     """Seconds that its own steps kept the event loop."""
     waited: float = 0.0
@@ -46,6 +48,8 @@ class CurrentAttempt:
     _taken_before: float = 0.0
     _pauses: int = 0
     _paused_at: float = 0.0
+    _waits: int = 0
+    _waits_since: float = 0.0
 
     def __post_init__(self) -> None:
         self.clock.split()
@@ -101,6 +105,18 @@ class CurrentAttempt:
             self.waited += self.charged() - self._paused_at
             self.put_off()
 
+    def begin_wait(self) -> None:
+        """Begin to count time in a queue; several waits at once are counted once."""
+        if self._waits == 0:
+            self._waits_since = time.perf_counter()
+        self._waits += 1
+
+    def end_wait(self, served_at: float) -> None:
+        """End a wait, which was over at a time before."""
+        self._waits -= 1
+        if self._waits == 0:
+            self.add_queued(max(served_at - self._waits_since, 0.0))
+
 
 _part: ContextVar[str | None] = ContextVar("heldout_part", default=None)
 
@@ -121,18 +137,42 @@ def calling_part(name: str, function: Callable[..., Any]) -> Iterator[None]:
         _part.reset(token)
 
 
+@dataclass(slots=True, eq=False)
+class Wait:
+    """A wait for others."""
+
+    served_at: float | None = None
+    """When its turn came, by `time.perf_counter`, where that is before the wait ends: of a batch,
+    when the batch began. What follows is no time in a queue."""
+
+
 @contextmanager
-def waiting_for_others() -> Iterator[None]:
-    """Pause the current attempt's time limit: what it waits for here is not its fault."""
-    attempt = in_user_code.get()
-    if not isinstance(attempt, CurrentAttempt) or attempt.timeout is None:
-        yield
+def waiting_for_others() -> Iterator[Wait]:
+    """Pause the current attempt's time limit: what it waits for here is not its fault.
+
+    The time until its turn came is counted as time in a queue.
+    """
+    attempt, wait = in_user_code.get(), Wait()
+    if not isinstance(attempt, CurrentAttempt):
+        yield wait
         return
-    attempt.pause()
+    is_limited = attempt.timeout is not None
+    if is_limited:
+        attempt.pause()
+    attempt.begin_wait()
     try:
-        yield
+        yield wait
     finally:
-        attempt.resume()
+        attempt.end_wait(time.perf_counter() if wait.served_at is None else wait.served_at)
+        if is_limited:
+            attempt.resume()
+
+
+def add_queued(seconds: float) -> None:
+    """Count time in a queue for the current attempt, if there is one; its time limit goes on."""
+    attempt = in_user_code.get()
+    if isinstance(attempt, CurrentAttempt):
+        attempt.add_queued(seconds)
 
 
 def add_other_usage(role: Literal["judge", "user"], model: str, usage: Usage | None) -> None:

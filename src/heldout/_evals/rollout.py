@@ -103,6 +103,8 @@ EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
 
 CLOSE_GRACE_SECONDS = 10.0
 TURNS_FORMAT, TURNS_VERSION = "heldout.turns", 1
+TIMED_STAGES = {"endpoint": "model", "environment": "environment", "score_fn": "scoring"}
+"""Where time in a queue is counted, by the stage of an attempt; "other" for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,8 @@ class AttemptState:
     """What requests that failed and were made again took, with the waits."""
     score_seconds: float | None = None
     """What the score function took."""
+    queue_seconds: dict[str, float] = field(default_factory=dict)
+    """What waiting for a slot took, by the stage that it is part of."""
     restored_turns: int = 0
     """Model turns that a stopped run had made and saved."""
     seconds_before: float = 0.0
@@ -312,6 +316,11 @@ class AttemptState:
     def seconds(self) -> float:
         """Wall seconds so far, with those of restored turns."""
         return time.perf_counter() - self.started + self.seconds_before
+
+    def add_queued(self, seconds: float) -> None:
+        """Count time in a queue, as a part of the current stage."""
+        stage = TIMED_STAGES.get(self.stage, "other")
+        self.queue_seconds[stage] = round(self.queue_seconds.get(stage, 0.0) + seconds, 6)
 
     def add_turn(self, completion: Completion, seconds: float) -> None:
         """Add a model turn to the conversation."""
@@ -389,7 +398,12 @@ class Attempt:
         deadline = inf if self.timeout is None else anyio.current_time() + self.timeout
         with anyio.CancelScope(deadline=deadline) as scope:
             current = CurrentAttempt(
-                self.timeout, scope, self.state.other_usage, self.stored, self._name_called
+                self.timeout,
+                scope,
+                self.state.other_usage,
+                self.stored,
+                self._name_called,
+                self.state.add_queued,
             )
             result = await current.limited(self._run(current))
         if result.timed_out:
@@ -456,6 +470,7 @@ class Attempt:
             tuple(state.reply_seconds),
             round(state.retry_seconds, 6),
             state.score_seconds,
+            state.queue_seconds,
         )
         score = score if error is None else None
         stage = None if error is None else state.stage
@@ -745,6 +760,7 @@ class SavedTurns(msgspec.Struct):
     turn_seconds: list[float | None] = []
     """Empty where an earlier version saved it, and so are those of replies."""
     reply_seconds: list[float | None] = []
+    queue_seconds: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -786,6 +802,7 @@ class TurnFile:
             state.other_usage,
             state.turn_seconds,
             state.reply_seconds,
+            state.queue_seconds,
         )
         await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
 
@@ -829,6 +846,7 @@ class TurnFile:
         unknown = [None] * state.restored_turns
         state.turn_seconds.extend(saved.turn_seconds or unknown)
         state.reply_seconds.extend(saved.reply_seconds or unknown)
+        state.queue_seconds.update(saved.queue_seconds)
         return restored
 
     def remove(self) -> None:

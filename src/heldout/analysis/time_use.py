@@ -19,9 +19,10 @@ from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunUsage
 from heldout.types import EvalResult, Timing
 
-Stage = Literal["model", "retries", "environment", "scoring", "other"]
+Stage = Literal["queue", "model", "retries", "environment", "scoring", "other"]
 STAGES: dict[Stage, str] = {
-    "model": "model turns, with waiting for a slot or a batch",
+    "queue": "waiting for a batch to begin, or for a slot of a judge, sandbox or worker",
+    "model": "model turns",
     "retries": "requests that failed and were made again, with the waits",
     "environment": "replies of environments: tools, users, games",
     "scoring": "the score function, its judges included",
@@ -35,14 +36,15 @@ class StageUse:
     """What a stage took.
 
     Attributes:
-        stage: model, retries, environment, scoring or other.
-        seconds: In all attempts together.
-        share: Of the seconds of all attempts.
+        stage: queue, model, retries, environment, scoring or other.
+        seconds: In all attempts together. None where it was not recorded, as the queue by an
+            earlier version: then waiting is a part of the stages that it was in.
+        share: Of the seconds of all attempts; None like these.
     """
 
     stage: Stage
-    seconds: float
-    share: float
+    seconds: float | None
+    share: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,12 @@ class TimeUse:
     Attributes:
         wall_seconds: From its beginning to its end, with pauses where it was resumed; None where it
             has not ended.
+        max_concurrent: The most attempts at a time that the run was begun with; None where that is
+            not known.
         attempt_seconds: Of all attempts together.
         timed: Attempts whose time is known.
         untimed: Attempts whose time is not known, as of imported logs.
+        queue_unknown: Attempts whose time is known, and not how much of it they waited.
         stages: Where their seconds went.
         requests: Requests made to the policy's model.
         retried: Of these, those made again after a failure.
@@ -88,9 +93,11 @@ class TimeUse:
     """
 
     wall_seconds: float | None
+    max_concurrent: int | None
     attempt_seconds: float
     timed: int
     untimed: int
+    queue_unknown: int
     stages: Sequence[StageUse]
     requests: int
     retried: int
@@ -110,7 +117,7 @@ def time_use(report: EvalReport, *, slowest: int = SLOWEST) -> TimeUse:
         slowest: How many of the attempts that took longest are named.
     """
     sums = dict.fromkeys(STAGES, 0.0)
-    timed = untimed = requests = retried = cached = written = 0
+    timed = untimed = queue_unknown = requests = retried = cached = written = 0
     errored = 0.0
     longest: list[tuple[float, int, SlowAttempt]] = []
     for number, result in enumerate(report.results):
@@ -119,6 +126,7 @@ def time_use(report: EvalReport, *, slowest: int = SLOWEST) -> TimeUse:
             untimed += 1
             continue
         timed += 1
+        queue_unknown += timing.queue_seconds is None
         parts = _split(timing)
         for stage, seconds in parts.items():
             sums[stage] += seconds
@@ -138,13 +146,18 @@ def time_use(report: EvalReport, *, slowest: int = SLOWEST) -> TimeUse:
     whole = sum(sums.values())
     wall = _wall_seconds(report)
     model = sums["model"]
+    at_most = report.config.get("max_concurrent")
     return TimeUse(
         wall,
+        at_most if isinstance(at_most, int) else None,
         whole,
         timed,
         untimed,
+        queue_unknown,
         [
-            StageUse(stage, seconds, seconds / whole if whole else 0.0)
+            StageUse(stage, None, None)
+            if stage == "queue" and queue_unknown == timed > 0
+            else StageUse(stage, seconds, seconds / whole if whole else 0.0)
             for stage, seconds in sums.items()
         ],
         requests,
@@ -163,12 +176,22 @@ def _split(timing: Timing) -> dict[Stage, float]:
     turns = sum(seconds or 0.0 for seconds in timing.turn_seconds or ())
     retries = min(timing.retry_seconds or 0.0, turns) if turns else timing.retry_seconds or 0.0
     parts: dict[Stage, float] = {
+        "queue": 0.0,
         "model": max(turns - retries, 0.0),
         "retries": retries,
         "environment": sum(seconds or 0.0 for seconds in timing.reply_seconds or ()),
         "scoring": timing.score_seconds or 0.0,
     }
-    return {**parts, "other": max(timing.seconds - sum(parts.values()), 0.0)}
+    parts["other"] = max(timing.seconds - sum(parts.values()), 0.0)
+    for waited_in, waited in (timing.queue_seconds or {}).items():
+        # No more than a stage took. A request that was made again waited in `retries`; a turn that
+        # failed has no seconds of its own, and its wait is in what is left.
+        for stage in (*(s for s in STAGES if s == waited_in), "retries", "other"):
+            moved = min(waited, parts[stage])
+            parts[stage] -= moved
+            parts["queue"] += moved
+            waited -= moved
+    return parts
 
 
 def _describe(

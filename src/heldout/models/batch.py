@@ -9,9 +9,10 @@ same.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ import anyio
 
 from heldout._core.aio import CallerThread
 from heldout._core.config import Sampling
-from heldout._core.current_attempt import waiting_for_others
+from heldout._core.current_attempt import Wait, waiting_for_others
 from heldout.errors import EndpointError, FatalEndpointError, printable_error
 from heldout.models.base import Complete, RatesContinuations
 from heldout.types import Completion, Continuation, Message, Rating, ToolSpec
@@ -48,6 +49,7 @@ class _PendingTurn:
     request: Request
     ready: anyio.Event
     answer: Answered = None
+    wait: Wait = field(default_factory=Wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,9 @@ class BatchEndpoint(RatesContinuations):
             if not turns:
                 continue
             requests = [turn.request for turn in turns]
+            begun = time.perf_counter()
+            for turn in turns:
+                turn.wait.served_at = begun
             try:
                 answers = list(await self._caller_thread(partial(self._answer, requests)))
                 if len(answers) != len(turns):
@@ -154,7 +159,7 @@ class BatchEndpoint(RatesContinuations):
         self._waiting.append(turn)
         self._check_batch()
         try:
-            with waiting_for_others():
+            with waiting_for_others() as turn.wait:
                 await turn.ready.wait()
         finally:
             if turn in self._waiting:  # cancelled before its batch began

@@ -14,9 +14,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -27,6 +27,7 @@ import anyio.to_thread
 
 from heldout._core.aio import wait_for
 from heldout._core.config import Sampling
+from heldout._core.current_attempt import add_queued
 from heldout._core.extras import missing_extra
 from heldout._live.decoding import Decoder
 from heldout._live.decoding.chat import ChatModel, answer_all
@@ -47,18 +48,21 @@ LINGER_SECONDS = 0.01
 """How long a batch that is not full waits for more requests."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _QueuedTurn:
     messages: tuple[Message, ...]
     sampling: Sampling
     tools: tuple[ToolSpec, ...]
     answer: Future[Completion]
+    served_at: float | None = None
+    """When the batch began that it is answered in."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _QueuedRating:
     continuations: tuple[Continuation, ...]
     answer: Future[Rating]
+    served_at: float | None = None
 
 
 class LocalEndpoint(RatesContinuations):
@@ -157,8 +161,8 @@ class LocalEndpoint(RatesContinuations):
         if sampling.max_tokens is None and self._default_max_tokens is not None:
             sampling = replace(sampling, max_tokens=self._default_max_tokens)
         request = _QueuedTurn(tuple(messages), sampling, tuple(tools), Future())
-        self._enqueue(request)
-        return await wait_for(request.answer)
+        with self._queued(request):
+            return await wait_for(request.answer)
 
     async def rate(self, continuations: Sequence[Continuation]) -> Rating:
         """Return the likelihoods of given continuations; see `RatesContinuations`.
@@ -167,8 +171,19 @@ class LocalEndpoint(RatesContinuations):
         batch, and which requests wait in the queue depends on timing.
         """
         request = _QueuedRating(tuple(continuations), Future())
+        with self._queued(request):
+            return await wait_for(request.answer)
+
+    @contextmanager
+    def _queued(self, request: _QueuedTurn | _QueuedRating) -> Iterator[None]:
+        """Put a request in the queue, and count how long it was there."""
+        asked = time.perf_counter()
         self._enqueue(request)
-        return await wait_for(request.answer)
+        try:
+            yield
+        finally:
+            served = time.perf_counter() if request.served_at is None else request.served_at
+            add_queued(served - asked)
 
     def _enqueue(self, request: _QueuedTurn | _QueuedRating) -> None:
         if self._closing:
@@ -199,6 +214,9 @@ class LocalEndpoint(RatesContinuations):
 
     def _serve(self) -> None:
         while (batch := self._next_batch()) is not None:
+            begun = time.perf_counter()
+            for request in batch:
+                request.served_at = begun
             problem: Exception = EndpointError(f"{self._name} was closed before it had answered")
             try:
                 if not self._closing:

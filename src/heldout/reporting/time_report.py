@@ -13,16 +13,23 @@ def conclude_time(use: TimeUse) -> str:
     """Return the stages that took most as one sentence."""
     if not use.timed:
         return "The time of no attempt is known."
-    most = sorted(use.stages, key=lambda stage: -stage.seconds)
-    parts = list_some([f"{_share(s.share)} {s.stage}" for s in most if s.share >= 0.005], 5, ", ")
-    return f"{_seconds(use.attempt_seconds)} in {count(use.timed, 'attempt')}: {parts or 'none'}."
+    known = [(s.share, s.stage) for s in use.stages if s.share is not None and s.share >= 0.005]
+    most = sorted(known, key=lambda part: -part[0])
+    parts = list_some([f"{_share(share)} {stage}" for share, stage in most], 6, ", ")
+    queue = " Time in a queue was not recorded." if use.queue_unknown == use.timed else ""
+    whole = f"{_seconds(use.attempt_seconds)} in {count(use.timed, 'attempt')}"
+    return f"{whole}: {parts or 'none'}.{queue}"
 
 
-def _seconds(seconds: float) -> str:
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "not recorded"
     return f"{seconds:.2f} s" if seconds < 10 else duration(seconds)
 
 
-def _share(share: float) -> str:
+def _share(share: float | None) -> str:
+    if share is None:
+        return ""
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
@@ -53,9 +60,15 @@ def build_time_report(use: TimeUse) -> Report:
 def _lines(use: TimeUse) -> Iterator[str]:
     if use.wall_seconds:
         side_by_side = use.attempt_seconds / use.wall_seconds
+        limit = f", of {use.max_concurrent} at most" if use.max_concurrent is not None else ""
         yield (
             f"The run took {_seconds(use.wall_seconds)}, with {side_by_side:.1f} attempts at a "
-            "time on average (pauses before it was resumed count)."
+            f"time on average{limit} (pauses before it was resumed count)."
+        )
+    if use.queue_unknown:
+        yield (
+            f"Of {count(use.queue_unknown, 'attempt')} it was not recorded how long they waited in "
+            "a queue: that time is in the stages where they waited."
         )
     again = f", {use.retried} of them made again after a failure" if use.retried else ""
     cached = f"; {count(use.cached_turns, 'turn')} from the response cache" * bool(use.cached_turns)
