@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heldout import EvalConfig
+from heldout._core.config import config_to_dict
 from heldout._core.until import Until, parse_until
 from heldout.errors import InvalidInput
 
@@ -64,10 +65,12 @@ def test_a_config_stores_a_claim_in_one_way_and_refuses_its_settings_without_it(
     config = EvalConfig(until=" mean > .8 ", level=0.1, keep_power=True)
     assert config.until == "mean>0.8"
     assert replace(config, max_samples=3).settles == Until("mean", 0.8)
-    for name, value in {"level": 0.1, "keep_power": True, "this_set": True}.items():
-        for until in (None, "none"):
-            with pytest.raises(InvalidInput, match=f"{name} is of runs that stop: give until"):
-                EvalConfig(until=until, **{name: value})
+    given = {"level": 0.1, "keep_power": True, "this_set": True, "cluster": "book"}
+    for name, value in given.items():
+        with pytest.raises(InvalidInput, match=f"{name} is of runs that stop: give until"):
+            EvalConfig(**{name: value})
+        finishes = EvalConfig(until="none", **{name: value})
+        assert name not in config_to_dict(finishes, {}), "it was that of the claim"
     with pytest.raises(InvalidInput, match="level must be"):
         EvalConfig(until="mean>0.8", level=0)
 
