@@ -22,7 +22,7 @@ ROOMS = [
 
 TRAINING = [
     *("reasons", "ranks", "sharding", "settings", "loggers", "curve", "runner"),
-    *("measuring", "budget", "background", "snapshot_evals", "periodic_eval", "trainer_hooks"),
+    *("measuring", "budget", "background", "periodic_eval", "trainer_hooks"),
     "checkpoints",
 ]
 """The same inside of training/, which is the largest."""

@@ -104,6 +104,4 @@ def test_a_background_eval_crosses_seventeen_files_and_calls_back_what_it_was_gi
     assert len(way.files) <= 17, sorted(way.files)
     assert way.ups == {
         ("measuring.py", "background/jobs.py"),  # whether anybody still waits for its result
-        ("background/jobs.py", "snapshot_evals.py"),  # the evaluator, in a thread
-        ("background/dispatcher.py", "periodic_eval.py"),  # collect, in the trainer's thread
     }

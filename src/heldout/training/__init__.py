@@ -5,7 +5,6 @@ budget           which steps are due, and how much of its time training may spen
 settings         settings of a PeriodicEval, and the HELDOUT_EVAL_* variables
 measuring        one eval of one model, isolated, through `heldout.evaluate`; the point that it is
 runner           how the policy is run and scored: `live_model`, `from_functions`
-snapshot_evals   what a PeriodicEval schedules, and publishes when it has ended
 ranks            training in several processes
 sharding         models whose weights are spread over them
 trainer_hooks    what the hooks of all trainers share

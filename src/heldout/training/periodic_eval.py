@@ -43,6 +43,7 @@ from heldout.training.background.dispatcher import (
     get_async_eval_dispatcher,
 )
 from heldout.training.background.jobs import Scheduled
+from heldout.training.background.snapshot_evals import SnapshotEvals
 from heldout.training.budget import EvalCadence, Spending
 from heldout.training.curve.curve_file import (
     EvalHistory,
@@ -77,7 +78,6 @@ from heldout.training.runner import (
 )
 from heldout.training.settings import NUM, SMALLEST, EvalSettings, TrainerSettings
 from heldout.training.sharding import ShardedModel, find_sharded
-from heldout.training.snapshot_evals import SnapshotEvals
 from heldout.types import Sample
 
 if TYPE_CHECKING:
@@ -244,7 +244,6 @@ class PeriodicEval:
             self._evals, self._publisher, worker, snapshots, self._clock
         )
         self._was_sharded = False
-        self._finishing = False
         self._agreed_stop: str | None = None
         """The last stop reason of the first process, with `across="all"`."""
         # Absolute: the working directory may change in the middle of it.
@@ -356,7 +355,7 @@ class PeriodicEval:
         self.begin()
         step = check_step(step)
         dispatcher = self._poll_dispatcher(step)
-        self.collect()
+        self._background.collect()
         with self._taking_part(model) as policy:
             return None if policy is None else self._run_last(step, dispatcher, policy)
 
@@ -365,25 +364,23 @@ class PeriodicEval:
     ) -> CurvePoint | None:
         point, is_scheduled = None, False
         in_background = dispatcher is not None and self._background.can_copy(policy)
-        if dispatcher is not None and in_background and not dispatcher.in_event_loop:
+        if dispatcher is not None and in_background and not dispatcher.trainer.in_event_loop:
             model = policy.model
             deadline = self._background.wait_for_all(dispatcher, model)
-            self.collect()
+            self._background.collect()
             is_scheduled, handle = self._schedule(
                 dispatcher, step, model, final=True, deadline=deadline
             )
             if handle is not None:
                 left = max(0.0, deadline - time.monotonic())
                 handle.result(None if left == math.inf else left)
-                self.collect()
+                self._background.collect()
                 point = handle.point  # with its verdict
         if not is_scheduled and all(h.step != step for h in self._background.scheduled):
             point = self._run(step, policy, final=True)
-        self._finishing = True
         if self._history is None:
             return point
-        if not self._background.scheduled:
-            self._history.mark_complete()
+        self._background.finish(self._history)
         return point or self._history.last_at(step)
 
     def finish(self, pending: CurvePoint, model: Any) -> CurvePoint | None:
@@ -715,7 +712,7 @@ class PeriodicEval:
         if self._is_shared:
             self._background.warn_once("across='all' does not work in the background")
             return None
-        dispatcher.on_poll(self.collect)
+        dispatcher.on_poll(self._background.collect)
         dispatcher.poll(step)
         return dispatcher
 
@@ -758,17 +755,6 @@ class PeriodicEval:
             return True, None
         finally:
             self._spending.add_eval_time(self._clock() - began, charge=True)
-
-    def collect(self) -> None:
-        """Process results of background evals, in the trainer's thread.
-
-        `maybe_run` calls it, and the dispatcher when it drains.
-        """
-        if self._history is None:
-            return
-        self._background.publish_ended(self._history)
-        if self._finishing and not self._background.scheduled:
-            self._history.mark_complete()
 
 
 def _check_weights(pending: CurvePoint, weights: str | None) -> None:

@@ -236,7 +236,7 @@ def test_the_imports_and_compilation_of_the_first_eval_lose_no_point(
 def test_training_waits_for_a_first_eval_that_hangs_no_longer_than_its_limit(
     tmp_path: Path, gates: Gates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.training.snapshot_evals.FIRST_EVAL_SECONDS", 0.05)
+    monkeypatch.setattr("heldout.training.background.snapshot_evals.FIRST_EVAL_SECONDS", 0.05)
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(3), gates)
     with AsyncEvalDispatcher():
@@ -265,7 +265,7 @@ def test_where_it_waits_the_next_eval_waits_for_the_shadow(tmp_path: Path, gates
 def test_where_it_waits_a_first_eval_may_take_as_long_as_it_likes(
     tmp_path: Path, gates: Gates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.training.snapshot_evals.FIRST_EVAL_SECONDS", 0.0)
+    monkeypatch.setattr("heldout.training.background.snapshot_evals.FIRST_EVAL_SECONDS", 0.0)
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(3), gates, snapshots=1)
     looked: list[int] = []
@@ -724,7 +724,7 @@ def test_an_errand_of_an_eval_that_was_given_up_on_is_not_run(tmp_path: Path) ->
     with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
-        dispatcher._runner.abandon(dispatcher._table.in_flight, "given up")
+        dispatcher.jobs.abandon(dispatcher.jobs.in_flight, "given up")
         evals.maybe_run(11)
     assert gates.threads == []
     assert [p.skipped for p in points_of(tmp_path / "run")] == ["given up"]

@@ -28,11 +28,12 @@ from heldout.training import current_points, read_points
 from heldout.training.background import dispatcher
 from heldout.training.background.dispatcher import (
     AsyncEvalDispatcher,
+    Drained,
     get_async_eval_dispatcher,
     pending_evals,
     set_async_eval_dispatcher,
 )
-from heldout.training.background.jobs import Drained
+from heldout.training.background.jobs import Scheduled
 from heldout.training.background.sigterm import open_dispatchers
 from heldout.training.curve.curve_file import open_curve_file
 from heldout.training.curve.points import CurvePoint, CurveWriter, ItemOutcome, pending_point
@@ -260,10 +261,10 @@ def test_a_loop_that_breaks_down_is_a_skip_and_another_one_is_started(tmp_path: 
         raise RuntimeError("broken")
 
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
-        runs, evals._runner.loop._run = evals._runner.loop._run, breaks
+        runs, evals._loop._run = evals._loop._run, breaks
         point = evals.schedule(half, step=1).result(LONG)
         assert point.skipped == "its event loop has ended"
-        evals._runner.loop._run = runs
+        evals._loop._run = runs
         assert evals.schedule(half, step=2).result(LONG).has_result
 
 
@@ -950,16 +951,25 @@ def test_a_relative_run_dir_stays_where_it_was(
 
 
 def test_ctrl_c_while_a_snapshot_is_taken_leaves_no_ghost(tmp_path: Path) -> None:
-    def interrupted() -> Any:
-        raise KeyboardInterrupt
+    class Interrupted:
+        size = 1
+
+        def try_snapshot(self, model: Any, *, step: int) -> Any:
+            raise KeyboardInterrupt
 
     def result(job: Any, snapshot: Any) -> Any:
         raise AssertionError
 
     with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1) as evals:
-        pending, file = pending_point("eval", 1), open_curve_file(tmp_path, evals)
+        job = Scheduled(
+            table=evals.jobs,
+            evaluator=result,
+            pending=pending_point("eval", 1),
+            file=open_curve_file(tmp_path, evals),
+            pool=Interrupted(),
+        )
         with pytest.raises(KeyboardInterrupt):
-            evals.schedule_on(file, result, pending, snapshot=interrupted, pool=evals)
+            evals.queue(job)
         point = evals.schedule(half, step=2).result(LONG)
     assert point.has_result
 
@@ -1079,7 +1089,7 @@ def test_hundreds_of_evals_are_a_line_each_at_its_step(
         for step in range(300):
             ending = chance.choice(["fails", "fine", "fine", "plain"])
             evals.schedule(evaluator(step, chance.uniform(0, 0.02), ending), step=step)
-            assert len(evals._table.in_flight) <= 3
+            assert len(evals.jobs.in_flight) <= 3
     points = points_of(tmp_path)
     assert sorted(p.step for p in points) == list(range(300))
     assert all(p.number("metric_step") == p.step for p in points if p.has_result)

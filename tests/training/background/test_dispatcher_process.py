@@ -234,17 +234,22 @@ def waits():
     begun.set()
     go.wait()
     return {"accuracy": 0.5}
-evals.schedule(waits, step=5)
+first = evals.schedule(waits, step=5)
 assert begun.wait(60)
-with evals._changes.lock:  # the worst moment: nobody in the child will ever give it back
+with evals.trainer.lock:  # the worst moment: nobody in the child will ever give it back
     child = os.fork()
 if child == 0:
     assert get_async_eval_dispatcher() is None
     handle = evals.schedule(half, step=6)
     assert handle.done() and handle.result() is None
+    assert first.result() is None
     assert evals.drain() == evals.close() == Drained()
     evals.poll(7)
-    print("child ends", flush=True)
+    try:
+        with evals:
+            raise ValueError("in the child")
+    except ValueError:
+        print("child ends", flush=True)
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
 go.set()

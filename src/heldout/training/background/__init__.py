@@ -1,8 +1,9 @@
 """Evals in the background: what runs while training goes on, on weights that do not change.
 
 dispatcher       AsyncEvalDispatcher: what users schedule, wait for and drain
+snapshot_evals   what a PeriodicEval schedules, and publishes when it has ended
 jobs             one table of the evals: their states, what gives way, and how each runs and ends
-threads          the event loop of async evaluators; what must run in the trainer's thread; waiting
+threads          the trainer's thread: what it waits for, and what must run in it
 sigterm          evals in flight are recorded before SIGTERM ends the process
 snapshot         SnapshotPool: the weights of a step, while training goes on
 model_copy       a second model of the same modules, filled with those weights

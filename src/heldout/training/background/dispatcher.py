@@ -25,34 +25,29 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import anyio
 import msgspec
 
+from heldout._core.checks import check_count
 from heldout.errors import InvalidInput, RunDirectoryError, printable_error
 from heldout.training.background.jobs import (
-    Drained,
-    DrainToAwait,
-    EvalJob,
+    EvalLoop,
     Evaluator,
-    JobRunner,
     JobState,
     JobTable,
-    Pool,
     Scheduled,
-    TakeSnapshot,
     WhenFull,
-    log_wait,
-    sum_up_drain,
 )
 from heldout.training.background.sigterm import close_at_sigterm, open_dispatchers
-from heldout.training.background.threads import ChangeCounter, TrainerThread, Waits
+from heldout.training.background.threads import TrainerThread, deadline
 from heldout.training.curve.curve_file import (
     CurveFile,
     leave_curve_file,
@@ -70,7 +65,6 @@ from heldout.training.curve.points import (
 from heldout.training.curve.publishing import PointLog
 from heldout.training.loggers import Logger, LogsMetrics
 from heldout.training.loggers.base import CLOSE_SECONDS, Loggers, checked_loggers
-from heldout.training.measuring import Known
 from heldout.training.ranks import is_first_process
 
 log = logging.getLogger("heldout")
@@ -94,7 +88,7 @@ def get_async_eval_dispatcher() -> AsyncEvalDispatcher | None:
         of a training run. Threads that you start have their own context.
     """
     dispatcher = _current.get()
-    ours = dispatcher is not None and dispatcher.pid == os.getpid() and dispatcher.is_first
+    ours = dispatcher is not None and dispatcher.trainer.pid == os.getpid() and dispatcher.is_first
     return dispatcher if ours else None
 
 
@@ -122,7 +116,7 @@ def set_async_eval_dispatcher(
 def current_point_log() -> PointLog | None:
     """Return where points go to reach the loggers of this context; None without a dispatcher."""
     dispatcher = get_async_eval_dispatcher()
-    return None if dispatcher is None else dispatcher.points
+    return None if dispatcher is None else dispatcher.jobs.points
 
 
 def runs_async_evals() -> bool:
@@ -148,6 +142,96 @@ def pending_evals(run_dir: str | Path) -> list[CurvePoint]:
         raise RunDirectoryError(f"there is no run directory {run_dir}")
     curve = path / "curve.jsonl"
     return pending_points(read_points(curve)) if curve.exists() else []
+
+
+# --- What became of those that were waited for ----------------------------------------------------
+
+
+class UnfinishedEval(NamedTuple):
+    """An eval that ended without a result."""
+
+    name: str
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What happened to the evals that were pending when `drain` began."""
+
+    finished: list[tuple[str, int]] = field(default_factory=list)
+    """(name, step)."""
+    skipped: list[UnfinishedEval] = field(default_factory=list)
+    abandoned: list[UnfinishedEval] = field(default_factory=list)
+    """Evals that had not ended in time. A result that comes later is not recorded."""
+    seconds: float = 0.0
+
+    def __await__(self) -> Generator[Any, None, Drained]:
+        """Return it at once, so that `await dispatcher.drain()` may be written in any loop."""
+
+        async def itself() -> Drained:
+            return self
+
+        return itself().__await__()
+
+
+class DrainToAwait(Drained):
+    """What `drain` returns in the event loop that evals run in, where it cannot wait by itself."""
+
+    __slots__ = ("_drain",)
+    _drain: Coroutine[Any, Any, Drained]
+
+    def __init__(self, drain: Coroutine[Any, Any, Drained]) -> None:
+        object.__setattr__(self, "_drain", drain)  # Drained is frozen
+
+    def __await__(self) -> Generator[Any, None, Drained]:
+        """Wait for the evals, without blocking the loop."""
+        return self._drain.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Drained.__dataclass_fields__:
+            raise AttributeError(name)
+        self._drain.close()
+        raise InvalidInput(
+            "drain() would block the event loop that the evals run in; there, it must be awaited: "
+            "`await dispatcher.drain()`"
+        )
+
+
+def _have_ended(jobs: Sequence[Scheduled]) -> bool:
+    return all(job.done() for job in jobs)
+
+
+def _log_wait(jobs: Sequence[Scheduled], timeout: float | None, *, because: str = "") -> None:
+    """Log that training waits for evals, if it does."""
+    left = [job for job in jobs if not job.done()]
+    if left:
+        log.warning(
+            "%swaiting %s for evals: %s; Ctrl-C abandons them",
+            because,
+            "without limit" if timeout is None else f"up to {timeout:g} s",
+            ", ".join(f"{job.name} of step {job.step}" for job in left[:5]),
+        )
+
+
+def _sum_up_drain(
+    jobs: Sequence[Scheduled], abandoned: Sequence[Scheduled], seconds: float
+) -> Drained:
+    """Say what became of evals that were waited for."""
+    drained = Drained(seconds=seconds)
+    for job in jobs:
+        reason = "" if job.point is None else job.point.skipped or ""
+        if not job.done():
+            drained.abandoned.append(
+                UnfinishedEval(job.name, job.step, "its line is being written")
+            )
+        elif job in abandoned:
+            drained.abandoned.append(UnfinishedEval(job.name, job.step, reason))
+        elif job.point is not None and job.point.summary is None:
+            drained.skipped.append(UnfinishedEval(job.name, job.step, reason))
+        else:
+            drained.finished.append((job.name, job.step))
+    return drained
 
 
 # --- The dispatcher -----------------------------------------------------------------------------
@@ -197,9 +281,10 @@ class AsyncEvalDispatcher:
         handle_sigterm: bool = False,
         resume: bool = False,
     ) -> None:
-        self._changes = ChangeCounter()
-        """Its lock is held while the table of jobs is read or changed."""
-        self._table = JobTable(self._changes, max_pending, when_full, max_running)
+        if when_full not in get_args(WhenFull):
+            raise InvalidInput(f"when_full must be 'wait', 'skip' or 'newest', got {when_full!r}")
+        check_count("max_pending", max_pending, low=1)
+        check_count("max_running", max_running, low=1, optional=True)
         if max_seconds is not None and not max_seconds > 0:
             raise InvalidInput(
                 f"max_seconds must be a number above 0, or None, got {max_seconds!r}"
@@ -212,7 +297,6 @@ class AsyncEvalDispatcher:
             raise InvalidInput("handle_sigterm works only in the main thread")
         # Absolute: the working directory may change in the middle of it.
         self.run_dir = Path(run_dir).absolute() if run_dir is not None else None
-        self.pid = os.getpid()
         self.is_first = is_first_process()
         """Whether this is the process that evaluates."""
         self.drain_timeout = drain_timeout
@@ -234,12 +318,19 @@ class AsyncEvalDispatcher:
         # They are closed after the last skips; and a forked child, which has none of their
         # threads, must not wait for them when it ends.
         atexit.unregister(loggers.close)
-        self.trainer = TrainerThread(self._changes.notify)
+        self.trainer = TrainerThread()
         """Runs what evals need in the trainer's thread."""
-        names = set() if self._file is None else self._file.names
-        self._runner = JobRunner(self._changes, self._table, PointLog(loggers), names, max_seconds)
+        self.jobs = JobTable(
+            self.trainer,
+            PointLog(loggers),
+            set() if self._file is None else self._file.names,
+            max_pending=max_pending,
+            when_full=when_full,
+            max_running=max_running,
+        )
+        self._loop = EvalLoop(self.jobs, max_seconds)
         if self.is_first:
-            open_dispatchers.add(self)
+            open_dispatchers.add(self.end_with_process)
             atexit.register(self.end_with_process)
         if handle_sigterm:
             close_at_sigterm(4 * EXIT_GRACE_SECONDS + 1)
@@ -272,9 +363,7 @@ class AsyncEvalDispatcher:
         Raises:
             InvalidInput: An argument is invalid.
         """
-        job = self._new_job(evaluator, step, name, weights, saved_at)
-        self._changes.wait(self._queue_when_free(job, is_sync=True))
-        return job
+        return self.queue(self._new_job(evaluator, step, name, weights, saved_at))
 
     async def aschedule(self, evaluator: Evaluator, *, step: int, **options: Any) -> Scheduled:
         """Schedule an eval as `schedule` does, without blocking the event loop.
@@ -285,7 +374,7 @@ class AsyncEvalDispatcher:
             **options: The other arguments of `schedule`.
         """
         job = self._new_job(evaluator, step, **options)
-        await self._changes.wait_async(self._queue_when_free(job))
+        await self.trainer.wait_async(self._joining(job))
         return job
 
     def schedule_again(self, evaluator: Evaluator, pending: CurvePoint) -> Scheduled:
@@ -299,47 +388,10 @@ class AsyncEvalDispatcher:
             raise InvalidInput(
                 "schedule_again needs a dispatcher with the run_dir of the pending eval"
             )
-        job = self._job(evaluator, skip_of(pending, NOT_FINISHED, retry=True), self._file)
+        lost = skip_of(pending, NOT_FINISHED, retry=True)
+        job = self._job(evaluator, lost)
         job.is_retry = True
-        self._changes.wait(self._queue_when_free(job, is_sync=True))
-        return job
-
-    def schedule_on(
-        self,
-        file: CurveFile,
-        evaluator: Callable[[Scheduled, Any], CurvePoint | Known],
-        pending: CurvePoint,
-        *,
-        snapshot: TakeSnapshot,
-        pool: Pool,
-        waits_until: float | None = None,
-        is_awaited: bool = False,
-    ) -> Scheduled:
-        """Run the eval of a `PeriodicEval` in the background.
-
-        Its result is on the curve as soon as it is there. Loggers get it with its verdict, which
-        `judge` adds.
-
-        Args:
-            file: Its curve.
-            evaluator: A function of the scheduled eval and the snapshot.
-            pending: Its write-ahead line.
-            snapshot: Takes the snapshot, in this thread, as soon as there is a slot for the eval.
-                If none is free, the dispatcher counts as full.
-            pool: What the snapshot is taken from: a queued eval of the same pool may give way.
-            waits_until: If given, training waits for a slot until then (`time.monotonic`),
-                whatever `when_full` is.
-            is_awaited: Whether training waits for the result, too.
-
-        Raises:
-            NotCopyable: There can be no snapshot of this model.
-        """
-        job = self._job(evaluator, pending, file)
-        job.evaluator = partial(evaluator, job)
-        job.take_snapshot, job.pool, job.awaits_verdict = snapshot, pool, True
-        job.waits_until, job.is_awaited = waits_until, is_awaited
-        self._changes.wait(self._queue_when_free(job, is_sync=True))
-        return job
+        return self.queue(job)
 
     def _new_job(
         self,
@@ -348,33 +400,21 @@ class AsyncEvalDispatcher:
         name: str = "eval",
         weights: str | None = None,
         saved_at: str | Path | None = None,
-    ) -> EvalJob:
+    ) -> Scheduled:
         session = self._file.session if self._file is not None else ""
         pending = pending_point(name, step, session, weights=weights, saved_at=saved_at)
         pending = msgspec.structs.replace(pending, label=self._distinct_name(pending))
-        job = self._job(evaluator, pending, self._file)
-        self._runner.names.add(pending.key)
+        job = self._job(evaluator, pending)
+        self.jobs.names.add(pending.key)
         return job
 
-    def _job(
-        self,
-        evaluator: Evaluator,
-        pending: CurvePoint,
-        file: CurveFile | None,
-    ) -> EvalJob:
+    def _job(self, evaluator: Evaluator, pending: CurvePoint) -> Scheduled:
         if inspect.iscoroutine(evaluator):
             evaluator.close()
             raise InvalidInput("evaluator is a function, not its call: leave out the parentheses")
         if not callable(evaluator):
             raise InvalidInput(f"evaluator must be a function, got {evaluator!r:.100}")
-        return EvalJob(
-            step=pending.step,
-            name=pending.label,
-            dispatcher=self,
-            evaluator=evaluator,
-            pending=pending,
-            file=file,
-        )
+        return Scheduled(table=self.jobs, evaluator=evaluator, pending=pending, file=self._file)
 
     def _distinct_name(self, pending: CurvePoint) -> str:
         """Name an eval on the curve.
@@ -386,8 +426,7 @@ class AsyncEvalDispatcher:
         name = next(
             name
             for name in numbered_names(pending.label)
-            if name not in labels
-            and (pending.session, name, pending.step) not in self._runner.names
+            if name not in labels and (pending.session, name, pending.step) not in self.jobs.names
         )
         if name != pending.label:
             log.warning(
@@ -401,14 +440,34 @@ class AsyncEvalDispatcher:
 
     # --- Joining the queue ---
 
-    def _queue_when_free(self, job: EvalJob, *, is_sync: bool = False) -> Waits:
+    def queue(self, job: Scheduled) -> Scheduled:
+        """Queue an eval as soon as there is a slot, or end it as a skip.
+
+        Args:
+            job: The eval.
+
+        Raises:
+            NotCopyable: There can be no snapshot of its model.
+        """
+        until = math.inf if job.waits_until is None else job.waits_until
+        self.trainer.wait(self._joining(job, may_wait=not self.trainer.in_event_loop), until)
+        return job
+
+    def _joining(self, job: Scheduled, *, may_wait: bool = True) -> Callable[[], bool]:
+        """Return what queues an eval, or ends it as a skip; False where it has to be asked again.
+
+        Args:
+            job: The eval.
+            may_wait: As for `JobTable.try_to_join`.
+        """
         if not self._is_ours("schedule"):
             job.state = JobState.ENDED
-            return
+            return job.done
         self._warn_nowhere(job)
-        yield from self._runner.queue_when_free(job, self.trainer, is_sync=is_sync)
+        self._loop.start_thread()
+        return partial(self.jobs.try_to_join, job, may_wait=may_wait)
 
-    def _warn_nowhere(self, job: EvalJob) -> None:
+    def _warn_nowhere(self, job: Scheduled) -> None:
         if job.file is None and not self._warned_nowhere:
             log.warning(
                 "eval %r of step %s: this AsyncEvalDispatcher has neither run_dir nor loggers, so "
@@ -418,26 +477,9 @@ class AsyncEvalDispatcher:
             )
         self._warned_nowhere = True
 
-    # --- Points ---
-
-    @property
-    def points(self) -> PointLog:
-        """Where points of a curve go that are not scheduled here, so that loggers get them."""
-        return self._runner.points
-
-    def judge(self, scheduled: Scheduled, point: CurvePoint) -> None:
-        """Set the point of an eval to one with its verdict, and send that to the loggers.
-
-        Args:
-            scheduled: An eval of `schedule_on` that has ended.
-            point: Its point, whose verdict is on the curve.
-        """
-        if self._table.judge(scheduled, point) and isinstance(scheduled, EvalJob):
-            self.points.log(point, scheduled.file)
-
     def has_in_flight(self, file: CurveFile, key: tuple[str, str, int]) -> bool:
         """Whether an eval of a curve, by its key, is queued or runs here."""
-        jobs = self._table.in_flight
+        jobs = self.jobs.in_flight
         return any(job.file is file and job.pending.key == key for job in jobs)
 
     # --- The trainer's thread ---
@@ -450,7 +492,7 @@ class AsyncEvalDispatcher:
         """
         if self._is_ours("poll"):
             if step is not None:
-                self._runner.latest_step = step
+                self.jobs.latest_step = step
             self.trainer.adopt_current()
             self._poll()
 
@@ -469,35 +511,15 @@ class AsyncEvalDispatcher:
 
     # --- Waiting ---
 
-    @property
-    def in_event_loop(self) -> bool:
-        """Whether evals run in the event loop of this thread, so that waiting would deadlock."""
-        return self._runner.loop.is_here
-
-    @property
-    def waits_when_full(self) -> bool:
-        """Whether training waits for a slot if there is none."""
-        return self._table.waits
-
-    def wait_for(self, handles: Sequence[Scheduled], timeout: float | None) -> None:
+    def wait_for(self, jobs: Sequence[Scheduled], timeout: float | None) -> None:
         """Wait for evals, and run what they need in this thread meanwhile.
 
         Args:
-            handles: The evals.
+            jobs: The evals.
             timeout: Seconds to wait at most; None for no limit.
         """
         if self._is_ours("a wait"):
-            self._changes.wait(self._ending(handles, timeout))
-
-    def _ending(self, handles: Sequence[Scheduled], timeout: float | None) -> Waits:
-        """Wait for evals to end, and run what they need in this thread meanwhile."""
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        while True:
-            seen = self._changes.count
-            if all(handle.done() for handle in handles) or time.monotonic() >= until:
-                return
-            self.trainer.run_calls(until)
-            yield seen, None if timeout is None else until - time.monotonic()
+            self.trainer.wait(partial(_have_ended, jobs), deadline(timeout))
 
     # --- Draining ---
 
@@ -513,7 +535,7 @@ class AsyncEvalDispatcher:
         """
         if not self._is_ours("drain"):
             return Drained()
-        if self.in_event_loop:
+        if self.trainer.in_event_loop:
             return DrainToAwait(self.adrain(timeout))
         return self._drain(timeout, f"not finished after waiting {timeout} s (drain)")
 
@@ -523,44 +545,38 @@ class AsyncEvalDispatcher:
             return Drained()
         return await self._adrain(timeout, f"not finished after waiting {timeout} s (adrain)")
 
-    def _check_no_loop(self, what: str) -> None:
-        if self.in_event_loop:
-            raise InvalidInput(
-                f"{what} would block the event loop that the evals run in; there, use "
-                "`await adrain()` and `async with`"
-            )
-
     def _drain(self, timeout: float | None, reason: str) -> Drained:
-        began, jobs = time.monotonic(), self._table.in_flight
+        began, jobs = time.monotonic(), self.jobs.in_flight
         try:
             if timeout is None or timeout > QUIET_SECONDS:
                 self.wait_for(jobs, QUIET_SECONDS)
-                log_wait(jobs, timeout)
+                _log_wait(jobs, timeout)
                 timeout = None if timeout is None else timeout - QUIET_SECONDS
             self.wait_for(jobs, timeout)
         except BaseException:
             reason = "the wait for it was interrupted"
             raise
         finally:
-            abandoned = self._runner.abandon(jobs, reason)
+            abandoned = self.jobs.abandon(jobs, reason)
             # Others may be writing their lines.
             self.wait_for(jobs, EXIT_GRACE_SECONDS)
         self._poll()
-        return sum_up_drain(jobs, abandoned, time.monotonic() - began)
+        return _sum_up_drain(jobs, abandoned, time.monotonic() - began)
 
     async def _adrain(self, timeout: float | None, reason: str) -> Drained:
-        began, jobs = time.monotonic(), self._table.in_flight
+        began, jobs = time.monotonic(), self.jobs.in_flight
         try:
-            await self._changes.wait_async(self._ending(jobs, timeout))
+            await self.trainer.wait_async(partial(_have_ended, jobs), deadline(timeout))
         except BaseException:
             reason = "the wait for it was interrupted"
             raise
         finally:
-            abandoned = self._runner.abandon(jobs, reason)
+            abandoned = self.jobs.abandon(jobs, reason)
             with anyio.CancelScope(shield=True):
-                await self._changes.wait_async(self._ending(jobs, EXIT_GRACE_SECONDS))
+                until = deadline(EXIT_GRACE_SECONDS)
+                await self.trainer.wait_async(partial(_have_ended, jobs), until)
         self._poll()
-        return sum_up_drain(jobs, abandoned, time.monotonic() - began)
+        return _sum_up_drain(jobs, abandoned, time.monotonic() - began)
 
     # --- Entering and leaving ---
 
@@ -576,15 +592,15 @@ class AsyncEvalDispatcher:
     ) -> None:
         self._leave_context()
         timeout, logger_seconds = self._limits_after(problem)
-        if isinstance(problem, Exception):
+        if isinstance(problem, Exception) and os.getpid() == self.trainer.pid:
             # It will not be seen before the wait is over.
             ended = f"training ended by {type(problem).__name__}: {printable_error(problem)[:200]}"
-            log_wait(self._table.in_flight, timeout, because=f"{ended}; ")
+            _log_wait(self.jobs.in_flight, timeout, because=f"{ended}; ")
         self._close(timeout, logger_seconds, complete=problem is None)
 
     async def __aenter__(self) -> AsyncEvalDispatcher:
         if self._is_ours("async with"):
-            await self._runner.loop.enter()
+            await self._loop.enter()
         self._tokens.append(set_async_eval_dispatcher(self))
         return self
 
@@ -601,12 +617,9 @@ class AsyncEvalDispatcher:
         try:
             await self._adrain(timeout, f"not finished {timeout} s after the end of training")
         finally:
-            if self._stop():
-                close = partial(self._close_files, logger_seconds, complete=problem is None)
-                with anyio.CancelScope(shield=True):
-                    await self._runner.threads.run(close)
-                self._runner.threads.close()
-            await self._runner.loop.leave()
+            with anyio.CancelScope(shield=True):
+                await self._loop.threads.run(self._stop, logger_seconds, problem is None)
+            await self._loop.leave()
 
     def _leave_context(self) -> None:
         try:
@@ -624,7 +637,7 @@ class AsyncEvalDispatcher:
         Returns:
             Which evals were finished, skipped and abandoned.
         """
-        self._check_no_loop("close()")
+        self.trainer.check_may_wait("close()")
         return self._close(timeout, CLOSE_SECONDS, complete=True)
 
     def _close(
@@ -638,17 +651,14 @@ class AsyncEvalDispatcher:
         if not self._is_ours("close"):
             return Drained()
         try:
-            return self._drain(
-                timeout, reason or f"not finished {timeout} s after the end of training"
-            )
+            reason = reason or f"not finished {timeout} s after the end of training"
+            return self._drain(timeout, reason)
         finally:
-            if self._stop():
-                self._close_files(logger_seconds, complete=complete)
-                self._runner.threads.close()
+            self._stop(logger_seconds, complete)
 
     def end_with_process(self) -> None:
         """Close this at the end of the process, if it was not closed before."""
-        if os.getpid() == self.pid:
+        if os.getpid() == self.trainer.pid:
             reason = "the process ended before it was finished"
             self._close(EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS, complete=False, reason=reason)
 
@@ -658,21 +668,17 @@ class AsyncEvalDispatcher:
             return self.drain_timeout, CLOSE_SECONDS
         return EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS
 
-    def _stop(self) -> bool:
-        """Accept no more evals; False if it was stopped before."""
-        open_dispatchers.discard(self)
+    def _stop(self, logger_seconds: float, complete: bool) -> None:
+        """Accept no more evals, and close threads, files and loggers, once."""
+        open_dispatchers.discard(self.end_with_process)
         atexit.unregister(self.end_with_process)
-        with self._changes.lock:
-            if self._runner.is_closed:
-                return False
-            self._runner.is_closed = True
+        with self.trainer.lock:
+            if self.jobs.is_closed:
+                return
+            self.jobs.is_closed = True
         self.trainer.close()
-        self._changes.notify()
-        self._runner.loop.close(EXIT_GRACE_SECONDS)
-        return True
-
-    def _close_files(self, logger_seconds: float, *, complete: bool) -> None:
-        self._runner.close(logger_seconds)
+        self._loop.close(EXIT_GRACE_SECONDS)
+        self.jobs.close(logger_seconds)
         if self._file is None:
             return
         try:
@@ -684,14 +690,5 @@ class AsyncEvalDispatcher:
         leave_curve_file(self._file, self)
 
     def _is_ours(self, what: str) -> bool:
-        """Return False in a forked child, which has neither the threads nor the locks."""
-        if os.getpid() == self.pid:
-            return self.is_first
-        log.error(
-            "%s: this AsyncEvalDispatcher belongs to process %s, and does nothing in its forked "
-            "child %s; make another one here, with another run_dir",
-            what,
-            self.pid,
-            os.getpid(),
-        )
-        return False
+        """Whether this process evaluates; a forked child, where nothing works, is told."""
+        return self.trainer.is_ours(what) and self.is_first

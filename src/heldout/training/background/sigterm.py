@@ -5,19 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import Protocol
 
-
-class EndsWithProcess(Protocol):
-    """A dispatcher, as far as the end of its process goes."""
-
-    def end_with_process(self) -> None:
-        """Record evals in flight as skips, and close."""
-
-
-open_dispatchers: set[EndsWithProcess] = set()
-"""Those to be closed."""
+open_dispatchers: set[Callable[[], object]] = set()
+"""What closes each of those that are open, with evals in flight as skips."""
 
 
 def close_at_sigterm(seconds: float) -> None:
@@ -43,8 +35,8 @@ def _close_all(seconds: float) -> None:
     """
 
     def close_all() -> None:
-        for dispatcher in list(open_dispatchers):
-            dispatcher.end_with_process()
+        for close in list(open_dispatchers):
+            close()
 
     thread = threading.Thread(target=close_all, daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
 """Evals of a `PeriodicEval` in the background: snapshots that the dispatcher runs.
 
-Scheduling takes a snapshot in the trainer's thread. When the eval has ended, `publish_ended`
-publishes its point in that thread, too, since monitors and heartbeats are the user's code.
+Scheduling takes a snapshot in the trainer's thread. When the eval has ended, `collect` publishes
+its point in that thread, too, since monitors and heartbeats are the user's code.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class SnapshotEvals:
         self.scheduled: list[Scheduled] = []
         """Evals whose points are not published yet."""
         self._first: Scheduled | None = None
+        self._curve: EvalHistory | None = None
+        self._is_finishing = False
 
     def warn_once(self, reason: str) -> None:
         """Log why training waits for evals that could run in the background."""
@@ -150,31 +152,27 @@ class SnapshotEvals:
         Returns:
             The scheduled eval; None if there can be no snapshot of the model.
         """
-        pool: Any = self._find_pool() if self._worker is None else self._worker
-        until = self._waits_until(dispatcher, model) if deadline is None else deadline
+        self._curve = curve
+        label, session = self._evals.settings.label, curve.session
+        job = Scheduled(
+            table=dispatcher.jobs,
+            evaluator=partial(self._evaluate, curve, final),
+            pending=pending_point(label, step, session, saved_at=saved_at, follows=curve.follows),
+            file=curve.file,
+            pool=self._worker or self._find_pool(),
+            model=model,
+            waits_until=self._waits_until(dispatcher, model) if deadline is None else deadline,
+            is_awaited=deadline is not None,
+        )
         try:
-            handle = dispatcher.schedule_on(
-                curve.file,
-                partial(self._evaluate, dispatcher, curve, final),
-                pending_point(
-                    self._evals.settings.label,
-                    step,
-                    curve.session,
-                    saved_at=saved_at,
-                    follows=curve.follows,
-                ),
-                snapshot=partial(pool.try_snapshot, model, step=step),
-                pool=pool,
-                waits_until=until,
-                is_awaited=deadline is not None,
-            )
+            dispatcher.queue(job)
         except NotCopyable as problem:
             self.warn_once(f"the model cannot be copied: {problem}")
             return None
-        self.scheduled.append(handle)
-        if self._first is None and not handle.done():
-            self._first = handle
-        return handle
+        self.scheduled.append(job)
+        if self._first is None and not job.done():
+            self._first = job
+        return job
 
     def _waits_until(self, dispatcher: AsyncEvalDispatcher, model: Any) -> float | None:
         """Return until when training waits for a free snapshot; None: as `when_full` says.
@@ -183,8 +181,8 @@ class SnapshotEvals:
         to that eval alone, so evals that are no slower than the cadence would lose points to it.
         """
         seconds: float | None = None
-        if not dispatcher.waits_when_full:
-            if self._first is None or self._first.done() or dispatcher.in_event_loop:
+        if not dispatcher.jobs.waits:
+            if self._first is None or self._first.done() or dispatcher.trainer.in_event_loop:
                 return None
             seconds = FIRST_EVAL_SECONDS
         if isinstance(model, ShardedModel):  # the other processes wait, too
@@ -206,15 +204,10 @@ class SnapshotEvals:
     # --- What runs then ---
 
     def _evaluate(
-        self,
-        dispatcher: AsyncEvalDispatcher,
-        curve: EvalHistory,
-        final: bool,
-        scheduled: Scheduled,
-        snapshot: Any,
+        self, curve: EvalHistory, final: bool, job: Scheduled, snapshot: Any
     ) -> CurvePoint | Known:
         """Evaluate a snapshot in a thread, and return its point."""
-        evals, step, began = self._evals, scheduled.step, self._clock()
+        evals, step, began = self._evals, job.step, self._clock()
         limit = TimeLimit.of(evals.settings.max_seconds, Alone())
         task = evals.task(
             step,
@@ -224,38 +217,49 @@ class SnapshotEvals:
             size=None if final else len(evals.samples),
             final=final,
             seconds=limit.seconds,
-            is_given_up=scheduled.done,
+            is_given_up=job.done,
         )
         measured: Measured | Known | None
         if self._worker is not None:
             measured = self._worker.measure(task, snapshot)
         else:
-            run_in_trainer = partial(dispatcher.trainer.call, is_given_up=scheduled.done)
-            live = snapshot.model
-            measured = measure(
-                task, live, Alone(), snapshot=snapshot, run_in_trainer=run_in_trainer
-            )
+            in_trainer = partial(job.table.trainer.call, is_given_up=job.done)
+            model = snapshot.model
+            measured = measure(task, model, Alone(), snapshot=snapshot, run_in_trainer=in_trainer)
             assert measured is not None
         if isinstance(measured, Known):
             return measured
         seconds = self._clock() - began
         return evals.make_point(step, measured, seconds, curve, limit, final=final)
 
-    def publish_ended(self, curve: EvalHistory) -> None:
+    # --- In the trainer's thread ---
+
+    def collect(self) -> None:
         """Publish the points of evals that have ended, and their progress."""
-        ended = [handle for handle in self.scheduled if handle.done()]
-        if not ended and not self._evals.has_progress:
+        curve = self._curve
+        if curve is None:
             return
-        with untouched_random_state():
-            self._evals.beat_progress()
-            for handle in ended:
-                self.scheduled.remove(handle)
-                if handle.point is None:
-                    continue
-                if not handle.is_new:
-                    self._publisher.reuse(handle.point, curve)
-                    continue
-                point = self._publisher.judge_stored(handle.point, curve)
-                handle.dispatcher.judge(handle, point)
-                self._publisher.add(point, curve)
-                self._publisher.raise_if_asked(point)
+        ended = [job for job in self.scheduled if job.done()]
+        if ended or self._evals.has_progress:
+            with untouched_random_state():
+                self._evals.beat_progress()
+                for job in ended:
+                    self.scheduled.remove(job)
+                    if job.point is not None:
+                        self._publish(job, job.point, curve)
+        if self._is_finishing and not self.scheduled:
+            curve.mark_complete()
+
+    def _publish(self, job: Scheduled, point: CurvePoint, curve: EvalHistory) -> None:
+        if not job.is_new:
+            self._publisher.reuse(point, curve)
+            return
+        point = self._publisher.judge_stored(point, curve)
+        job.table.judge(job, point)
+        self._publisher.add(point, curve)
+        self._publisher.raise_if_asked(point)
+
+    def finish(self, curve: EvalHistory) -> None:
+        """Mark the curve as complete, as soon as all points are published."""
+        self._curve, self._is_finishing = curve, True
+        self.collect()
