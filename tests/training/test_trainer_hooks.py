@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -51,6 +52,19 @@ def test_rows_go_on_where_the_step_counter_goes_back(tmp_path: Path) -> None:
             evals.model_getter = lambda with_other=with_other: with_other
         loop.step(step)
     assert [step for step, _ in rows] == [2, 4, 2]
+
+
+def test_a_loop_is_told_to_stop_at_every_step_and_why_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = weighted(4)
+    evals = periodic(tmp_path, model, every_steps=2, monitor=lambda points: "it got worse")
+    loop = LoopEvals((evals,), lambda: model, lambda row, step: None)
+    loop.begin()
+    with caplog.at_level(logging.WARNING):
+        assert [loop.step(step) for step in (1, 2, 3)] == [False, True, True]
+    said = [r.getMessage() for r in caplog.records if "training stops" in r.getMessage()]
+    assert said == ["heldout: training stops at step 2: rl_eval: it got worse"]
 
 
 def test_two_evals_of_one_trainer_have_names_of_their_own(tmp_path: Path) -> None:

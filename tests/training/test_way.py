@@ -84,13 +84,13 @@ def second_eval(way: Way, run: Callable[[int], object], *, settle: Callable[[], 
     way.on = False
 
 
-def test_an_inline_eval_goes_down_ten_files_and_is_not_called_back(
+def test_an_inline_eval_goes_down_nine_files_and_is_not_called_back(
     tmp_path: Path, way: Way
 ) -> None:
     evals = periodic(tmp_path, weighted())
     second_eval(way, evals.maybe_run, settle=lambda: None)
     assert [point.step for point in evals.points if point.has_result] == [10, 20]
-    assert len(way.files) <= 10, sorted(way.files)
+    assert len(way.files) <= 9, sorted(way.files)
     assert way.ups == set()
 
 

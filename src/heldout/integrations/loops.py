@@ -66,7 +66,7 @@ class LoopEvals:
             is due, and at every 50th step; other steps cost no communication.
         """
         self._run(step, PeriodicEval.maybe_run, if_due=True)
-        return self._hooks.agree_to_stop(step)[0]
+        return self._hooks.must_stop(step)
 
     def finish(self, step: int) -> None:
         """Evaluate the last weights."""

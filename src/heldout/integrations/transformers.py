@@ -38,7 +38,7 @@ from heldout._live.rendering.chat_templates import ChatFormat, reads_keyword
 from heldout._live.rendering.segments import common_prefix, shared_tail
 from heldout.errors import InvalidInput
 from heldout.rollouts.overlap import HeldOutPrompts
-from heldout.training.background.dispatcher import runs_async_evals
+from heldout.training.background.dispatcher import dispatcher_in_use
 from heldout.training.curve.points import CurvePoint
 from heldout.training.curve.publishing import Heartbeat
 from heldout.training.periodic_eval import PeriodicEval
@@ -107,7 +107,6 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         self._rows: dict[str, LogRow] = {}
         """The last row of each eval."""
         self._finished = False
-        self._stopped = False
         self._after_save = after_save
         self._is_put_off = False
         """Whether the evals of this step wait for its checkpoint."""
@@ -204,8 +203,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                 "callback.attach(trainer) sends them there, too",
                 ", ".join(args.report_to),
             )
-        self._model, self._finished, self._stopped = model, False, False
-        self._is_put_off = False
+        self._model, self._finished, self._is_put_off = model, False, False
         self._rows.clear()
         if self._answers(args) and self._own_evaluate is None:
             self._own_evaluate = self._trainer.evaluate
@@ -377,13 +375,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         return {key: value for row in made.values() for key, value in row.fields.items()}
 
     def _stop_if_requested(self, state: Any, control: Any, *, has_evaluated: bool = False) -> None:
-        step = state.global_step
-        must_stop, reasons = self._hooks.agree_to_stop(step, has_evaluated=has_evaluated)
-        if must_stop:
+        if self._hooks.must_stop(state.global_step, has_evaluated=has_evaluated):
             control.should_training_stop = True
-            if not self._stopped and reasons:
-                log.warning("heldout: training stops at step %s: %s", step, "; ".join(reasons))
-            self._stopped = True
 
     # --- The trainer's log, and its best model ---
 
@@ -472,7 +465,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             raise InvalidInput(
                 f"metric_for_best_model is {wanted!r}: for that, callback.attach(trainer) is needed"
             )
-        if ours and not self._answers(args) and runs_async_evals():
+        if ours and not self._answers(args) and dispatcher_in_use.get() is not None:
             raise InvalidInput(
                 f"metric_for_best_model is {wanted!r}, and evals run asynchronously: when a "
                 "checkpoint is saved, its result is not there yet. Train without a dispatcher, or "

@@ -2,7 +2,7 @@
 
     task = policy_eval.task(step, …)                   # due: which samples, for how long
     measured = measure(task, model, ranks)             # results, or why there are none
-    point = policy_eval.make_point(step, measured, …)  # a line of the curve
+    point = policy_eval.make_point(task, measured, …)  # a line of the curve
 
 `measure` has no side effects on training, which waits for it, or goes on if a snapshot is measured.
 With several ranks each runs a part of the samples. They communicate twice, whatever happened to
@@ -53,7 +53,7 @@ from heldout.store.run_dir import RunDir, now
 from heldout.training.curve.curve_file import EvalHistory, reserve_name
 from heldout.training.curve.points import CurvePoint, outcomes_of
 from heldout.training.curve.publishing import PointPublisher
-from heldout.training.ranks import Ranks, RanksApart, TimeLimit
+from heldout.training.ranks import NO_LIMIT, Ranks, RanksApart, TimeLimit
 from heldout.training.reasons import describe
 from heldout.training.runner import (
     EpisodeRunner,
@@ -109,6 +109,7 @@ class Task:
         pass_threshold: Reward from which an item passes.
         seed: Seed for sampling.
         keep_going: Called about every decoding step, with items done and all items.
+        limit: How long it may take, which `keep_going` sees to.
         history: The curve that the point belongs to. None in a worker: its client has checked it.
         whole: Whether only a point over the whole held-out set makes this eval unnecessary.
         final: Whether these are the last weights, which need no second eval at the same step.
@@ -122,6 +123,7 @@ class Task:
     pass_threshold: float
     seed: int
     keep_going: KeepEvaluating
+    limit: TimeLimit = NO_LIMIT
     history: EvalHistory | None = None
     whole: bool = False
     final: bool = False
@@ -665,9 +667,9 @@ class PolicyEval:
         run_dir: Path,
         history: EvalHistory | None,
         *,
-        size: int | None,
-        final: bool,
-        seconds: float | None,
+        size: int | None = None,
+        final: bool = False,
+        limit: TimeLimit = NO_LIMIT,
         beats: bool = True,
         is_given_up: Callable[[], bool] = lambda: False,
     ) -> Task:
@@ -679,7 +681,7 @@ class PolicyEval:
             history: The curve, in the first process.
             size: How many samples to use; None for the whole set, on the last weights say.
             final: Whether these are the last weights.
-            seconds: How long it may take.
+            limit: How long it may take.
             beats: Whether this process gives heartbeats.
             is_given_up: Whether nobody waits for its result any more.
         """
@@ -691,7 +693,8 @@ class PolicyEval:
             run_dir=run_dir,
             pass_threshold=self.settings.pass_threshold,
             seed=self.settings.seed,
-            keep_going=self._keep_going(step, seconds, is_given_up, beats=beats),
+            keep_going=self._keep_going(step, limit.seconds, is_given_up, beats=beats),
+            limit=limit,
             history=history,
             whole=size is None,
             final=final,
@@ -699,36 +702,32 @@ class PolicyEval:
 
     def make_point(
         self,
-        step: int,
+        task: Task,
         measured: Measured,
         seconds: float,
-        curve: EvalHistory,
-        limit: TimeLimit,
         *,
-        final: bool = False,
         budget: dict[str, Any] | None = None,
     ) -> CurvePoint:
         """Make the point of a result or a skip.
 
         Args:
-            step: Its step.
+            task: What was due, on a curve.
             measured: The result, or why there is none.
             seconds: How long it took.
-            curve: The curve that it belongs to.
-            limit: How long it might take.
-            final: Whether it is of the last weights.
             budget: What the budget was charged, if training waited for it.
         """
+        curve = task.history
+        assert curve is not None
         decoding = dict(measured.decoding or {})
         prompt = decoding.pop("prompt", None)
         if prompt is not None and len(prompt) > LONGEST_PROMPT:
             prompt = f"{prompt[: LONGEST_PROMPT // 2]} … {prompt[-LONGEST_PROMPT // 2 :]}"
         partial_reason = measured.partial
-        if partial_reason is not None and limit.text:
-            partial_reason = f"{limit.text}: {partial_reason}"
+        if partial_reason is not None and task.limit.text:
+            partial_reason = f"{task.limit.text}: {partial_reason}"
         return CurvePoint(
             label=self.settings.label,
-            step=step,
+            step=task.step,
             session=curve.session,
             time=now(),
             seconds=seconds,
@@ -743,7 +742,7 @@ class PolicyEval:
             decoding=decoding or None,
             prompt=None if prompt == curve.last_prompt else prompt,
             run=measured.run,
-            final=final,
+            final=task.final,
             follows=curve.follows,
         )
 

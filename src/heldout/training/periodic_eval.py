@@ -39,7 +39,7 @@ from heldout.datasets import ordered_by_id
 from heldout.errors import InvalidInput
 from heldout.training.background.dispatcher import (
     AsyncEvalDispatcher,
-    current_point_log,
+    dispatcher_in_use,
     get_async_eval_dispatcher,
 )
 from heldout.training.background.jobs import Scheduled
@@ -399,14 +399,12 @@ class PeriodicEval:
                 f"the eval of step {pending.step} has the label {pending.label!r}, not "
                 f"{self.label!r}"
             )
-        file, dispatcher = self.curve.file, get_async_eval_dispatcher()
+        file, dispatcher = self.curve.file, self._find_dispatcher()
         in_flight = dispatcher is not None and dispatcher.has_in_flight(file, pending.key)
         if in_flight or not file.is_pending(pending):
             raise InvalidInput(f"the eval of step {pending.step} is not pending: {pending!r:.200}")
         # The hash of a sharded model is known once it is gathered.
-        weights = None if sharding_way(model) else fingerprint(model)
-        if None not in (weights, pending.weights):
-            _check_weights(pending, weights)
+        _check_weights(pending, None if sharding_way(model) else fingerprint(model))
         with self._taking_part(model) as policy:
             if policy is None:
                 return None
@@ -571,55 +569,44 @@ class PeriodicEval:
         attempt maybe, that this finishes.
         """
         self.begin()
-        began, limit = self._clock(), TimeLimit.of(self._settings.max_seconds, Alone())
+        began, ranks = self._clock(), self._current_ranks()
+        limit = TimeLimit.of(self._settings.max_seconds, ranks)
+        if self._settings.across == "first":
+            if not is_first_process(ranks):
+                return None
+            ranks = Alone()
+        is_first = ranks.rank == 0
+        task = self._evals.task(
+            step,
+            self.run_dir,
+            self.curve if is_first else None,
+            size=size,
+            final=final,
+            limit=limit,
+            beats=is_first,
+        )
         try:
-            ranks = self._current_ranks()
-            if self._settings.across == "first" and not is_first_process(ranks):
-                return None
-            limit = TimeLimit.of(self._settings.max_seconds, ranks)
-            if limit.is_cut:
-                self._evals.warn_once(
-                    f"{limit.text}: other processes wait while this one evaluates. Set a smaller "
-                    "max_seconds, or a longer timeout in init_process_group"
-                )
-            if self._settings.across == "first":
-                ranks = Alone()
-            is_first = ranks.rank == 0
-            if is_first:
-                self.curve.check_current()
-            task = self._evals.task(
-                step,
-                self.run_dir,
-                self.curve if is_first else None,
-                size=size,
-                final=final,
-                seconds=limit.seconds,
-                beats=is_first,
-            )
             measured = self._measure(task, policy, ranks)
-            if not is_first:
-                return None
-            if measured is None:
-                measured = Measured(0, skipped=self._spending.why_not)
-            if isinstance(measured, Known):
-                if instead_of is not None:
-                    self.curve.file.append(skip_of(instead_of, SAME_WEIGHTS))
-                if measured.point is None:
-                    return None
-                return self._publisher.reuse(measured.point, self.curve)
-            if instead_of is not None and None not in (instead_of.weights, measured.weights):
+            if instead_of is not None and isinstance(measured, Measured):
                 _check_weights(instead_of, measured.weights)
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             measured = Measured(0, skipped=describe(problem))
         finally:
             self._spending.add_eval_time(self._clock() - began)
+        if not is_first:
+            return None
+        if isinstance(measured, Known):
+            if instead_of is not None:
+                self.curve.file.append(skip_of(instead_of, SAME_WEIGHTS))
+            if measured.point is None:
+                return None
+            return self._publisher.reuse(measured.point, self.curve)
+        measured = measured or Measured(0, skipped=self._spending.why_not)
         measured_at = self._clock()
         seconds = measured_at - began
         budget = self._spending.spend(step, measured, seconds)
-        point = self._evals.make_point(
-            step, measured, seconds, self.curve, limit, final=final, budget=budget
-        )
+        point = self._evals.make_point(task, measured, seconds, budget=budget)
         if instead_of is not None:
             point = msgspec.structs.replace(
                 point, session=instead_of.session, follows=instead_of.follows
@@ -627,15 +614,27 @@ class PeriodicEval:
             if not point.has_result:  # it stays pending
                 saved_at = instead_of.saved_at
                 point = msgspec.structs.replace(point, pending=True, saved_at=saved_at)
-        # A monitor may draw random numbers, and takes its time, too.
-        with untouched_random_state():
-            point = self._publisher.publish(point, self.curve, current_point_log())
+        point = self._publish(point)
         self._spending.add_eval_time(self._clock() - measured_at, charge=True)
         self._publisher.raise_if_asked(point)
         return point
 
+    def _publish(self, point: CurvePoint) -> CurvePoint:
+        dispatcher = self._find_dispatcher()
+        # A monitor may draw random numbers, and takes its time, too.
+        with untouched_random_state():
+            point_log = None if dispatcher is None else dispatcher.jobs.points
+            return self._publisher.publish(point, self.curve, point_log)
+
     def _measure(self, task: Task, policy: LivePolicy, ranks: Ranks) -> Measured | Known | None:
         """Measure the model in training, of a sharded one a whole copy."""
+        if task.history is not None:
+            task.history.check_current()
+        if task.limit.is_cut:
+            self._evals.warn_once(
+                f"{task.limit.text}: other processes wait while this one evaluates. Set a smaller "
+                "max_seconds, or a longer timeout in init_process_group"
+            )
         if self.worker is not None:
             return self._background.measure_in_worker(task, policy)
         with ExitStack() as stack:
@@ -656,15 +655,22 @@ class PeriodicEval:
         if not is_first_process(self._current_ranks()):
             return None
         began = self._clock()
-        point = self._publish_skip(step, Measured(0, skipped=self._spending.why_not), 0.0)
+        point = self._skip(step, Measured(0, skipped=self._spending.why_not), 0.0)
         self._spending.add_eval_time(self._clock() - began)  # charged, it would starve evals
         return point
 
-    def _publish_skip(self, step: int, skip: Measured, seconds: float, **known: Any) -> CurvePoint:
-        limit = TimeLimit(None, "")
-        with untouched_random_state():
-            point = self._evals.make_point(step, skip, seconds, self.curve, limit, **known)
-            return self._publisher.publish(point, self.curve, current_point_log())
+    def _skip(
+        self,
+        step: int,
+        skip: Measured,
+        seconds: float,
+        *,
+        final: bool = False,
+        budget: dict[str, Any] | None = None,
+    ) -> CurvePoint:
+        """Publish a skip of an eval that was not begun."""
+        task = self._evals.task(step, self.run_dir, self.curve, final=final)
+        return self._publish(self._evals.make_point(task, skip, seconds, budget=budget))
 
     @contextmanager
     def _taking_part(self, model: Any) -> Iterator[LivePolicy | None]:
@@ -704,9 +710,13 @@ class PeriodicEval:
 
     # --- One eval in the background ---
 
+    def _find_dispatcher(self) -> AsyncEvalDispatcher | None:
+        """Return the dispatcher in use. Most trainings have none, and do not enter background/."""
+        return get_async_eval_dispatcher() if dispatcher_in_use.get() is not None else None
+
     def _poll_dispatcher(self, step: int) -> AsyncEvalDispatcher | None:
         """Return the dispatcher, if any, after running what evals need in this thread."""
-        dispatcher = get_async_eval_dispatcher()
+        dispatcher = self._find_dispatcher()
         if dispatcher is None or self.in_rollout_phase:
             return None
         if self._is_shared:
@@ -750,7 +760,7 @@ class PeriodicEval:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             skip, seconds = Measured(0, skipped=describe(problem)), self._clock() - began
             budget = self._spending.spend(step, skip, seconds)
-            point = self._publish_skip(step, skip, seconds, final=final, budget=budget)
+            point = self._skip(step, skip, seconds, final=final, budget=budget)
             self._publisher.raise_if_asked(point)
             return True, None
         finally:
@@ -758,7 +768,8 @@ class PeriodicEval:
 
 
 def _check_weights(pending: CurvePoint, weights: str | None) -> None:
-    if weights != pending.weights:
+    """Refuse other weights than those of a pending eval, where both are known."""
+    if None not in (pending.weights, weights) and weights != pending.weights:
         raise InvalidInput(
             f"the eval of step {pending.step} is for the weights {pending.weights}, "
             f"and these are {weights}"

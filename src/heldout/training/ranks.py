@@ -50,8 +50,8 @@ class Ranks(Protocol):
 class TimeLimit:
     """How long an eval may take."""
 
-    seconds: float | None
-    text: str
+    seconds: float | None = None
+    text: str = ""
     """The limit and who has set it, for a partial result."""
     is_cut: bool = False
     """Whether the other processes do not wait for as long as was asked."""
@@ -70,6 +70,9 @@ class TimeLimit:
             return cls(max_seconds, "" if max_seconds is None else asked)
         text = f"{asked}, cut to {patience:g} s by the timeout of the process group"
         return cls(patience, text, is_cut=True)
+
+
+NO_LIMIT = TimeLimit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ class TorchRanks:
         import torch
 
         world = self._distributed.group.WORLD
-        kinds = [torch.device(device.type) for device in world._device_types]
+        kinds = [torch.device(device.type) for device in getattr(world, "_device_types", ())]
         limits: list[timedelta] = []
         for kind in kinds:
             with suppress(AttributeError, RuntimeError):  # a backend that does not say (MPI)

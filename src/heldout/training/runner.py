@@ -163,20 +163,12 @@ def describe_runner(runner: Runner | EpisodeRunner) -> dict[str, Any]:
     """
     if isinstance(runner, EpisodeRunner):
         return dict(runner.identity)
+    functions = ("score_fn", "prepare_messages", "environment_factory", "answer_filter")
+    called = {name: getattr(runner, name) for name in functions}
+    documented = ["environment_factory"]  # a model is shown the docstrings of its tools
     return {
-        "score_fn": describe_callable(runner.score_fn),
-        "prepare_messages": describe_callable(runner.prepare_messages),
-        "environment_factory": describe_callable(runner.environment_factory, docstrings=True),
-        "answer_filter": describe_callable(runner.answer_filter),
-        PARTS: describe_parts(
-            {
-                "score_fn": runner.score_fn,
-                "prepare_messages": runner.prepare_messages,
-                "environment_factory": runner.environment_factory,
-                "answer_filter": runner.answer_filter,
-            },
-            docstrings=["environment_factory"],
-        ),
+        **{n: describe_callable(fn, docstrings=n in documented) for n, fn in called.items()},
+        PARTS: describe_parts(called, docstrings=documented),
         **runner.identity,
         "settings": {
             "repeats": runner.repeats,

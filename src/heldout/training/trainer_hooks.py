@@ -7,6 +7,7 @@ which evals were due.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +17,8 @@ from heldout.errors import InvalidInput
 from heldout.training.curve.points import CurvePoint, log_fields
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.ranks import agree, current_ranks
+
+log = logging.getLogger("heldout")
 
 DEFAULT_LABEL, DEFAULT_NAME = "rl_eval", "heldout"
 STOP_CHECK_STEPS = 50
@@ -52,6 +55,7 @@ class TrainerHooks:
         """How many points of its history existed before or have been logged."""
         self._agreed_after: list[int | None] = []
         """The last step at which each eval was due when processes last agreed whether to stop."""
+        self._has_stopped = False
         for periodic in self.evals:
             if periodic.model_getter is None:
                 periodic.model_getter = get_model
@@ -66,6 +70,7 @@ class TrainerHooks:
         for periodic in self.on:
             periodic.begin(step, resume=step > 0)
         self._agreed_after = [periodic.last_due for periodic in self.on]
+        self._has_stopped = False
 
     def run(
         self,
@@ -116,8 +121,8 @@ class TrainerHooks:
             cut = point.partial is not None or point.asked < point.of
         return LogRow(point.step, log_fields(point, self.names[point.label]), cut)
 
-    def agree_to_stop(self, step: int, *, has_evaluated: bool = False) -> tuple[bool, list[str]]:
-        """Return whether training should stop, the same in every process; and who asks for it.
+    def must_stop(self, step: int, *, has_evaluated: bool = False) -> bool:
+        """Return whether training should stop, the same in every process; say why, once.
 
         Args:
             step: The step.
@@ -128,11 +133,15 @@ class TrainerHooks:
         before, self._agreed_after = self._agreed_after, [p.last_due for p in self.on]
         is_time = self._agreed_after != before or step % STOP_CHECK_STEPS == 0
         if ranks.world > 1 and not (has_evaluated or is_time):
-            return False, []
+            return False
         asked = [(periodic, periodic.stop_requested_here) for periodic in self.on]
         reasons = [f"{periodic.label}: {reason}" for periodic, reason in asked if reason]
         # Processes that decide differently deadlock, and the first alone knows of all requests.
-        return bool(agree(ranks, bool(reasons), bool)), reasons
+        must_stop = bool(agree(ranks, bool(reasons), bool))
+        if must_stop and reasons and not self._has_stopped:
+            log.warning("heldout: training stops at step %s: %s", step, "; ".join(reasons))
+        self._has_stopped = self._has_stopped or must_stop
+        return must_stop
 
 
 def _names(evals: Iterable[PeriodicEval]) -> dict[str, str]:

@@ -77,7 +77,7 @@ QUIET_SECONDS = 5.0
 
 # --- The dispatcher in use --------------------------------------------------------------------
 
-_current: ContextVar[AsyncEvalDispatcher | None] = ContextVar("async_evals", default=None)
+dispatcher_in_use: ContextVar[AsyncEvalDispatcher | None] = ContextVar("async_evals", default=None)
 
 
 def get_async_eval_dispatcher() -> AsyncEvalDispatcher | None:
@@ -87,7 +87,7 @@ def get_async_eval_dispatcher() -> AsyncEvalDispatcher | None:
         The dispatcher; None if there is none, in a forked child, and in all but the first process
         of a training run. Threads that you start have their own context.
     """
-    dispatcher = _current.get()
+    dispatcher = dispatcher_in_use.get()
     ours = dispatcher is not None and dispatcher.trainer.pid == os.getpid() and dispatcher.is_first
     return dispatcher if ours else None
 
@@ -110,18 +110,7 @@ def set_async_eval_dispatcher(
         raise InvalidInput(
             f"dispatcher must be an AsyncEvalDispatcher or None, got {dispatcher!r:.100}"
         )
-    return _current.set(dispatcher)
-
-
-def current_point_log() -> PointLog | None:
-    """Return where points go to reach the loggers of this context; None without a dispatcher."""
-    dispatcher = get_async_eval_dispatcher()
-    return None if dispatcher is None else dispatcher.jobs.points
-
-
-def runs_async_evals() -> bool:
-    """Whether a dispatcher is set, even if another process evaluates."""
-    return _current.get() is not None
+    return dispatcher_in_use.set(dispatcher)
 
 
 def pending_evals(run_dir: str | Path) -> list[CurvePoint]:
@@ -623,10 +612,10 @@ class AsyncEvalDispatcher:
 
     def _leave_context(self) -> None:
         try:
-            _current.reset(self._tokens.pop())
+            dispatcher_in_use.reset(self._tokens.pop())
         except ValueError:  # left in another task or thread than it was entered in
-            if _current.get() is self:
-                _current.set(None)
+            if dispatcher_in_use.get() is self:
+                dispatcher_in_use.set(None)
 
     def close(self, timeout: float | None = 600.0) -> Drained:
         """Drain, then close threads, files and loggers. Evals scheduled later are skips.

@@ -208,7 +208,6 @@ class SnapshotEvals:
     ) -> CurvePoint | Known:
         """Evaluate a snapshot in a thread, and return its point."""
         evals, step, began = self._evals, job.step, self._clock()
-        limit = TimeLimit.of(evals.settings.max_seconds, Alone())
         task = evals.task(
             step,
             curve.file.run.path,
@@ -216,7 +215,7 @@ class SnapshotEvals:
             # Off the last step a result of a part will do, if these weights have one.
             size=None if final else len(evals.samples),
             final=final,
-            seconds=limit.seconds,
+            limit=TimeLimit.of(evals.settings.max_seconds, Alone()),
             is_given_up=job.done,
         )
         measured: Measured | Known | None
@@ -229,8 +228,7 @@ class SnapshotEvals:
             assert measured is not None
         if isinstance(measured, Known):
             return measured
-        seconds = self._clock() - began
-        return evals.make_point(step, measured, seconds, curve, limit, final=final)
+        return evals.make_point(task, measured, self._clock() - began)
 
     # --- In the trainer's thread ---
 

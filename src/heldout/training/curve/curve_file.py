@@ -101,16 +101,19 @@ class CurveFile:
                 "resume=True, or use another run_dir for another training run"
             )
 
-    def join(self, periodic_eval: Any) -> str:
-        """Add a `PeriodicEval` to this directory.
+    def join(self, periodic_eval: Any, *, resume: bool) -> str:
+        """Enter for a `PeriodicEval`, whose points are from now on those of the directory.
 
         Args:
             periodic_eval: The eval.
+            resume: Whether to continue an existing curve, as for `enter`.
 
         Returns:
             Its attempt: the dispatcher's, if one has opened the directory; a new one for a second
             eval.
         """
+        is_dispatchers = self.is_entered and self._periodic_eval is None
+        self.enter(resume=resume or is_dispatchers)
         self.labels.add(periodic_eval.label)
         if self.belongs_to(periodic_eval):
             return self.session
@@ -122,11 +125,6 @@ class CurveFile:
     def belongs_to(self, periodic_eval: Any) -> bool:
         """Whether no other `PeriodicEval` has joined after this one."""
         return self._periodic_eval is not None and self._periodic_eval() is periodic_eval
-
-    @property
-    def is_dispatchers(self) -> bool:
-        """Whether only a dispatcher has opened it so far, and no `PeriodicEval`."""
-        return self._writer is not None and self._periodic_eval is None
 
     @property
     def is_entered(self) -> bool:
@@ -439,8 +437,7 @@ class EvalHistory:
         self.attempt: list[CurvePoint] = []
         """Points of this attempt."""
         self.file = file = open_curve_file(run_dir, owner)
-        file.enter(resume=resume or file.is_dispatchers)
-        self.session = file.join(owner)
+        self.session = file.join(owner, resume=resume)
         """Its attempt. That of the file is a newer one once another `PeriodicEval` was set up on
         the directory: what this one still writes must not be taken for a point of that."""
         self.earlier = [p for p in read_points(file.run.curve) if p.label == owner.label]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -224,7 +223,7 @@ class PointLog:
     """
 
     def __init__(self, loggers: Loggers) -> None:
-        self._loggers, self._pid = loggers, os.getpid()
+        self._loggers = loggers
         self._names: dict[str, dict[Path | None, str]] = {}
         """By label and run directory: what loggers know a curve as."""
 
@@ -235,8 +234,6 @@ class PointLog:
             point: The point.
             file: Its curve. Two curves with the same label get different names in loggers.
         """
-        if os.getpid() != self._pid:  # a forked child has none of the threads
-            return
         path, label = None if file is None else file.run.path, point.label
         names = self._names.setdefault(label, {})
         if path not in names:
