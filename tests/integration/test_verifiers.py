@@ -37,7 +37,7 @@ from heldout import (
 from heldout._core import versions
 from heldout._core.config import NO_TURN_LIMIT
 from heldout.adapters.verifiers import from_verifiers, to_verifiers
-from heldout.adapters.verifiers.classic import to_heldout_messages, to_verifiers_messages
+from heldout.adapters.verifiers.classic_messages import to_heldout_messages, to_verifiers_messages
 from heldout.errors import EnvironmentFailed, InvalidInput, SystemicFailure
 from heldout.store.fingerprint import describe_callable
 from tests.integration.package_scores import check_same_scores

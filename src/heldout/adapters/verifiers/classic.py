@@ -13,31 +13,34 @@ import functools
 import hashlib
 import json
 import time
-import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import sniffio
 
-from heldout._core.chat.messages import message_of, to_chat_api
 from heldout._core.config import NO_TURN_LIMIT
 from heldout._evals.rollout import EvalDefinition
-from heldout._finish_reasons import LENGTH, STOP, TOOL_CALLS
 from heldout.adapters.seam import Row
-from heldout.adapters.verifiers.scores import ScoredByVerifiers, finite, number_names
+from heldout.adapters.verifiers.classic_messages import (
+    normalize,
+    to_heldout_messages,
+    to_response,
+)
+from heldout.adapters.verifiers.classic_rubric import (
+    RewardCall,
+    error_chain,
+    function_name,
+    rubric_result,
+    strict_rubric,
+)
+from heldout.adapters.verifiers.scores import ScoredByVerifiers
 from heldout.environment import Reply
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.store.fingerprint import describe_callable
-from heldout.types import (
-    Completion,
-    Message,
-    Sample,
-    ToolSpec,
-)
+from heldout.types import Completion, Message, Sample, ToolSpec
 
 
 def from_classic(
@@ -188,7 +191,7 @@ def _check_adaptable(vf: Any, env: Any) -> None:
             "call set_score_rollouts(True) on it"
         )
     for rubric in _flatten_rubrics(vf, env.rubric):
-        group_functions = [_function_name(f) for f in rubric.funcs if rubric._is_group_func(f)]
+        group_functions = [function_name(f) for f in rubric.funcs if rubric._is_group_func(f)]
         if group_functions:
             raise InvalidInput(
                 f"{name}: {', '.join(group_functions)} score a group of rollouts together, and an "
@@ -338,7 +341,9 @@ class VerifiersEnvironment:
     async def _take_turn(self, message: Message) -> Reply:
         """Do what `MultiTurnEnv.rollout` does from one client response to the next request."""
         env, state = self._env, self._state
-        response = self._make_response(message)
+        id = f"heldout-{state['trajectory_id']}-{len(state['trajectory'])}"
+        response = to_response(self._vf, message, self._completion, self._model, id)
+        self._completion = None
         span = self._vf.TimeSpan
         state["timing"].model.spans.append(span(start=self._request_time, end=time.time()))
         env.increment_state_usage_from_response(state, response)
@@ -379,7 +384,7 @@ class VerifiersEnvironment:
     def _final_reply(self) -> Reply:
         self._check_state()
         final = self._state.get("final_env_response") or ()
-        return Reply(to_heldout_messages(_normalize(final)), done=True)
+        return Reply(to_heldout_messages(normalize(final)), done=True)
 
     async def outcome(self) -> dict[str, Any]:
         """Clean up, which is what renders the completion, and score."""
@@ -392,12 +397,12 @@ class VerifiersEnvironment:
                 )
             await self._clean_up(self._env)
             self._check_state()
-            calls: list[_RewardCall] = []
+            calls: list[RewardCall] = []
             state["timing"].scoring.start = time.time()
-            await _strict_rubric(self._vf, self._rubric, calls).score_rollout(state)
+            await strict_rubric(self._vf, self._rubric, calls).score_rollout(state)
             state["timing"].scoring.end = time.time()
             self._check_state()
-            result = _rubric_result(state, calls)
+            result = rubric_result(state, calls)
             await self._clean_up(self._rubric)
         return {
             **result,
@@ -437,170 +442,6 @@ class VerifiersEnvironment:
             raise EnvironmentFailed(f"{type(self._env).__name__}: state['error'] is set: {reason}")
 
     def _set_prompt(self, prompt: Any) -> None:
-        self._prompt = _normalize(prompt)
+        self._prompt = normalize(prompt)
         self._prompt_messages = to_heldout_messages(self._prompt)
         self._request_time = time.time()
-
-    def _make_response(self, message: Message) -> Any:
-        vf, completion = self._vf, self._completion
-        self._completion = None
-        finish = completion.finish_reason if completion else None
-        usage = completion.usage if completion else None
-        calls = [
-            vf.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
-            for call in message.tool_calls
-        ]
-        return vf.Response(
-            id=f"heldout-{self._state['trajectory_id']}-{len(self._state['trajectory'])}",
-            created=int(time.time()),
-            model=self._model,
-            usage=usage
-            and vf.Usage(
-                prompt_tokens=usage.prompt_tokens,
-                reasoning_tokens=0,
-                completion_tokens=usage.completion_tokens,
-                total_tokens=usage.prompt_tokens + usage.completion_tokens,
-            ),
-            message=vf.ResponseMessage(
-                # As verifiers' clients have it: a turn of nothing but calls has no content.
-                content=None if calls and not message.content else message.content,
-                reasoning_content=message.reasoning,
-                tool_calls=calls or None,
-                finish_reason=finish if finish in (STOP, LENGTH, TOOL_CALLS) else None,
-                is_truncated=None if finish is None else finish == LENGTH,
-            ),
-        )
-
-
-# --- Scoring ------------------------------------------------------------------------------------
-
-
-class _RewardCall(NamedTuple):
-    name: str
-    value: Any
-    weight: float | None
-
-
-def _strict_rubric(vf: Any, rubric: Any, calls: list[_RewardCall]) -> Any:
-    """Return a rubric that raises what its reward functions raise, and records what they return.
-
-    Rubrics turn an exception in a reward function into 0.0. The rubric belongs to the user and may
-    be scoring other rollouts at the same time, so it is not changed: the strict one shares its
-    attributes.
-    """
-    kind: Any = type(rubric)
-    strict = object.__new__(_strict_class(vf, kind))
-    object.__setattr__(strict, "__dict__", rubric.__dict__)
-    object.__setattr__(strict, "_heldout_calls", calls)
-    return strict
-
-
-@functools.cache
-def _strict_class(vf: Any, kind: Any) -> Any:
-    call_function = import_module("verifiers.utils.async_utils").maybe_call_with_named_args
-
-    class StrictRubric(kind):  # type: ignore[misc]
-        __slots__ = ("_heldout_calls",)
-
-        def __getattribute__(self, name: str) -> Any:
-            value = super().__getattribute__(name)
-            if name == "rubrics":
-                return [_strict_rubric(vf, rubric, self._heldout_calls) for rubric in value]
-            if isinstance(value, vf.Rubric):
-                return _strict_rubric(vf, value, self._heldout_calls)
-            return value
-
-        async def _call_individual_reward_func(self, func: Any, state: Any) -> float:
-            name = _function_name(func)
-            try:
-                value = await call_function(func, **self.score_objects(state))
-            except Exception as problem:
-                raise EnvironmentFailed(
-                    f"reward function {name!r} raised {error_chain(problem)}"
-                ) from problem
-            try:
-                number = float(value)
-            except (TypeError, ValueError):
-                raise EnvironmentFailed(
-                    f"reward function {name!r} returned {value!r:.100}, which is no number"
-                ) from None
-            pairs = zip(self.funcs, self.weights, strict=False)
-            weight = next((weight for function, weight in pairs if function is func), None)
-            self._heldout_calls.append(_RewardCall(name, number, weight))
-            return number
-
-    StrictRubric.__name__, StrictRubric.__qualname__ = kind.__name__, kind.__qualname__
-    return StrictRubric
-
-
-def _rubric_result(state: Any, calls: list[_RewardCall]) -> dict[str, Any]:
-    """Return the reward and the metrics that the rubric put into the state, if they are finite."""
-    metrics: list[_RewardCall] = []
-    for name, value in (state.get("metrics") or {}).items():
-        same = [call for call in calls if call.name == name]
-        if len(same) > 1:  # verifiers keeps the last, or the sum
-            metrics += same
-        else:
-            metrics.append(_RewardCall(name, value, same[0].weight if same else None))
-    names = number_names([metric.name for metric in metrics])
-    return {
-        "reward": finite("reward", state.get("reward")),
-        "metrics": {n: finite(m.name, m.value) for n, m in zip(names, metrics, strict=True)},
-        "weights": {n: m.weight for n, m in zip(names, metrics, strict=True)},
-    }
-
-
-def _function_name(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
-def error_chain(problem: BaseException) -> str:
-    """Describe an exception and its causes, with the line of the last one."""
-    described = []
-    cause: BaseException | None = problem
-    while cause is not None:
-        text = str(cause)
-        described.append(f"{type(cause).__name__}: {text}" if text else type(cause).__name__)
-        last, cause = cause, cause.__cause__
-    frames = traceback.extract_tb(last.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return " from ".join(described) + where
-
-
-# --- Messages -----------------------------------------------------------------------------------
-
-
-def _normalize(messages: Any) -> list[Any]:
-    """Turn what an environment returned, raw dicts included, into verifiers' message objects."""
-    utils: Any = import_module("verifiers.utils.message_utils")
-    return list(utils.normalize_messages(messages))
-
-
-def to_heldout_messages(messages: Iterable[Any]) -> tuple[Message, ...]:
-    """Convert verifiers' messages to heldout's."""
-    return tuple(_to_heldout_message(message) for message in messages)
-
-
-def _to_heldout_message(message: Any) -> Message:
-    content = message.content
-    if isinstance(content, list):
-        content = [p if isinstance(p, dict) else p.model_dump(exclude_none=True) for p in content]
-    calls = message.get("tool_calls") or ()
-    body = {
-        # A prompt that is a plain text has a role of its own there.
-        "role": "user" if message.role == "text" else message.role,
-        "content": content,
-        "tool_calls": [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in calls],
-        "tool_call_id": message.get("tool_call_id"),
-        "reasoning_content": message.get("reasoning_content"),
-    }
-    return message_of(body, "a message of the verifiers environment")
-
-
-def to_verifiers_messages(messages: Sequence[Message]) -> list[Any]:
-    """Convert heldout's messages to verifiers'."""
-    bodies = [to_chat_api(message) for message in messages]
-    for body, message in zip(bodies, messages, strict=True):
-        if message.reasoning:
-            body["reasoning_content"] = message.reasoning
-    return _normalize(bodies)

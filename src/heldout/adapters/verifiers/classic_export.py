@@ -23,11 +23,8 @@ from heldout._evals.rollout import (
     ScoreFn,
     turn_limit,
 )
-from heldout.adapters.verifiers.classic import (
-    error_chain,
-    to_heldout_messages,
-    to_verifiers_messages,
-)
+from heldout.adapters.verifiers.classic_messages import to_heldout_messages, to_verifiers_messages
+from heldout.adapters.verifiers.classic_rubric import error_chain
 from heldout.datasets import distinct
 from heldout.environment import Environment, HasOutcome, Reply
 from heldout.errors import InvalidInput
