@@ -53,12 +53,28 @@ def example(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site
 
 
-def test_an_installed_plugin_runs_in_a_new_process(example: Path, tmp_path: Path) -> None:
+def test_the_example_is_installed_by_pip_and_runs_in_a_new_process(tmp_path: Path) -> None:
+    """In a folder of its own, with the build backend that is here: nothing is downloaded."""
+    source, site = tmp_path / "source", tmp_path / "site"
+    shutil.copytree(EXAMPLE, source)  # builds write beside their source
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
+    built = subprocess.run(
+        [*pip, "--no-build-isolation", "--target", str(site), str(source)],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    assert {path.name for path in site.iterdir()} - {"__pycache__"} == {
+        "spelling_bee.py",
+        "spelling_bee-1.0.dist-info",
+    }
     command = [
         *(sys.executable, "-m", "heldout", "run", "spelling:short"),
         *("--model", "speller:careful", "-T", "upper=false", "--json"),
     ]
-    env = {**os.environ, "PYTHONPATH": str(example), "PYTHONSAFEPATH": "1"}
+    env = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
