@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -672,10 +673,46 @@ async def test_an_item_that_takes_too_long_ends_with_its_solver(tmp_path: Path) 
     assert sorted(ended) == [0, 1]
 
 
-async def test_two_tasks_at_once_wait_for_one_another(tmp_path: Path) -> None:
-    runs = [run_here(from_inspect(task_of()), tmp_path / str(n)) for n in range(2)]
-    reports = await asyncio.gather(*runs)
-    assert [report.errors for report in reports] == [[], []]
+def said_of(report: EvalReport) -> list[Any]:
+    """What a run says of each item, without times."""
+    assert report.errors == []
+    return [
+        (r.sample_id, [m.text for m in r.trajectory.messages], r.trajectory.outcome, r.score)
+        for r in report.results
+    ]
+
+
+@pytest.mark.parametrize("where", ["one event loop", "two threads"])
+async def test_two_tasks_at_once_give_what_each_gives_alone(where: str, tmp_path: Path) -> None:
+    def size(state: TaskState) -> Score:
+        return Score(value=len(state.output.completion))
+
+    def make(number: int) -> Task:
+        """Equal ids and questions, and another solver and scorer."""
+        rows = [InspectSample(id=i, input=f"{i}?", target="ANSWER: A") for i in range(12)]
+        how = [system_message(f"Task {number}."), use_tools(add()), generate()]
+        by = includes() if number else scoring(size, "size")
+        return Task(rows, solver=how, scorer=by)
+
+    def run(number: int, folder: str) -> Any:
+        return run_here(from_inspect(make(number)), tmp_path / folder / str(number))
+
+    alone = [said_of(await run(number, "alone")) for number in range(2)]
+    reports: dict[int, EvalReport] = {}
+
+    async def beside(number: int) -> None:
+        if where == "one event loop":
+            reports[number] = await run(number, "beside")
+        else:
+            in_thread = partial(asyncio.run, run(number, "beside"))
+            reports[number] = await anyio.to_thread.run_sync(in_thread)
+
+    with anyio.fail_after(300):
+        async with anyio.create_task_group() as group:
+            for number in range(2):
+                group.start_soon(beside, number)
+    assert [said_of(reports[number]) for number in range(2)] == alone
+    assert alone[0] != alone[1]
 
 
 async def test_the_time_behind_another_eval_is_not_an_items_own(tmp_path: Path) -> None:
