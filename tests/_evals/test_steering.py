@@ -158,6 +158,61 @@ async def test_errored_items_are_run_again_and_the_report_has_their_scores(
     assert report.summary == plain.summary
 
 
+@pytest.mark.parametrize("failing_at", ["0", "11"])
+async def test_errors_are_run_again_where_only_the_last_item_is_still_in_flight(
+    failing_at: str, tmp_path: Path, watched: Watched
+) -> None:
+    """One that was asked for after every item had begun, and one that fails as the last."""
+    asked: list[str] = []
+    others_done, go_on = anyio.Event(), anyio.Event()
+    last = "11" if failing_at == "0" else "10"
+
+    async def fails_at_first(messages: list[Message]) -> str:
+        text = messages[-1].text
+        asked.append(text)
+        if text == failing_at and asked.count(text) == 1:
+            raise RuntimeError("the engine is down")
+        if text == last:
+            others_done.set()
+            await go_on.wait()
+        return text
+
+    async def steer(run: Path) -> None:
+        await others_done.wait()
+        await until(lambda: len(asked) == 12)
+        for _ in range(50):  # the other worker finds nothing left, and ends
+            await anyio.lowlevel.checkpoint()
+        write_control(run, RunControl(retries=1))
+        await until(watched.has_seen_retries)
+        go_on.set()
+
+    report = await steered_run(tmp_path, fails_at_first, steer, max_concurrent=2)
+    assert (report.summary["n"], report.summary["n_errors"], report.summary["mean"]) == (12, 0, 1.0)
+    assert asked.count(failing_at) == 2
+
+
+async def test_what_comes_too_late_to_be_run_again_is_said(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    end = Steering.end
+
+    def asked_at_the_end(self: Steering[Any]) -> None:
+        write_control(tmp_path / "x", RunControl(retries=1))
+        end(self)
+
+    monkeypatch.setattr(Steering, "end", asked_at_the_end)
+
+    async def fails_once(messages: list[Message]) -> str:
+        if messages[-1].text == "3":
+            raise RuntimeError("the engine is down")
+        return messages[-1].text
+
+    report = await evaluate(SAMPLES, config(tmp_path, fails_once), exact)
+    assert report.summary["n_errors"] == 1
+    assert "came as the run ended; run it with --resume" in caplog.text
+    assert not (tmp_path / "x" / CONTROL_NAME).exists()
+
+
 async def test_what_an_earlier_attempt_was_asked_for_is_forgotten(tmp_path: Path) -> None:
     settings = config(tmp_path, lambda messages: messages[-1].text)
     await evaluate(SAMPLES, settings, exact)

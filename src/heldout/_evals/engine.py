@@ -549,8 +549,17 @@ class EvalRun:
         try:
             async with anyio.create_task_group() as background:
                 background.start_soon(self._sync)
-                async with anyio.create_task_group() as pool:
-                    pool.start_soon(self._work, items, pool, workers - 1)
+                left = items
+                while True:
+                    async with anyio.create_task_group() as pool:
+                        pool.start_soon(self._work, left, pool, workers - 1)
+                    # Errors that were asked for again while the last items ran. What a look has
+                    # settled does not depend on them any more.
+                    self.steering.poll()
+                    is_over = self.stopping is not None and self.stopping.is_over
+                    if is_over or not self.steering.has_again():
+                        break
+                    left, self.exhausted = self._items_again(), False
                 background.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             failure = group
@@ -655,19 +664,26 @@ class EvalRun:
         samples = 0
         for index, content in contents:
             samples = index + 1
-            while (again := self.steering.take_again()) is not None:
-                yield replace(again, sample=decode_sample(again.content), is_again=True)
+            yield from self._take_again()
             for repeat in range(self.config.repeats):
                 self.item_count += 1
                 sample = decode_sample(content)
                 if not self.ledger.is_finished(sample.id, repeat):
                     yield Item(index, sample, repeat, content)
-        while (again := self.steering.take_again()) is not None:
-            yield replace(again, sample=decode_sample(again.content), is_again=True)
-        self.exhausted = True
+        yield from self._items_again()
         self.progress.total = self.item_count  # known at last, where it was not
         if self.stopping is not None:
             self.stopping.use_up(samples)
+
+    def _items_again(self) -> Iterator[Item]:
+        """Yield what is to be run again once nothing else is left."""
+        yield from self._take_again()
+        self.exhausted = True
+
+    def _take_again(self) -> Iterator[Item]:
+        """Yield the items that have errored and were asked for again."""
+        while (again := self.steering.take_again()) is not None:
+            yield replace(again, sample=decode_sample(again.content), is_again=True)
 
     def turn_file(self, item: Item) -> TurnFile:
         """Name the file that holds an item's turns until its line is in the journal."""

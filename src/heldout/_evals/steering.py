@@ -44,7 +44,13 @@ class Steering(Generic[T]):
         forget_control(self._run)
 
     def end(self) -> None:
-        """Remove the control file."""
+        """Remove the control file, and say what it asked for too late."""
+        before = self._control.retries
+        self.poll()
+        if self._control.retries > before and self._again:
+            log.warning(
+                "%s: --retry-errors came as the run ended; run it with --resume instead", self._run
+            )
         forget_control(self._run)
 
     def describe(self) -> str:
@@ -76,6 +82,10 @@ class Steering(Generic[T]):
     def take_again(self) -> T | None:
         """Return an item that is to be run again; None where there is none."""
         return self._again.popleft() if self._again else None
+
+    def has_again(self) -> bool:
+        """Return whether items are to be run again."""
+        return bool(self._again)
 
     def _may_begin(self) -> bool:
         limit = self._control.max_concurrent
