@@ -20,7 +20,7 @@ from heldout import Sample
 from heldout.errors import InvalidInput
 from heldout.integrations.lightning import FabricEvals, HeldoutCallback
 from heldout.testing import assert_neutral
-from heldout.training import live_model
+from heldout.training import from_functions, live_model
 from tests.tiny_model import tiny_model
 from tests.training import toys
 
@@ -99,6 +99,42 @@ def test_points_are_at_optimizer_steps_and_reach_the_trainers_loggers(tmp_path: 
     trainer.logger.finalize("success")
     written = next(tmp_path.rglob("metrics.csv")).read_text()
     assert "eval_heldout_reward" in written.splitlines()[0]
+
+
+def test_what_is_evaluated_is_what_the_callback_is_told_in_the_trainers_precision(
+    tmp_path: Path,
+) -> None:
+    class Named(Policy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.policy, self.model = torch.nn.Linear(1, 1), None
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return self.policy(batch[:, :1].float()).square().mean()
+
+    seen: list[Any] = []
+
+    def generate(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        is_autocast = torch.is_autocast_enabled("cpu")
+        seen.append((model is module.policy, is_autocast and torch.get_autocast_dtype("cpu")))
+        return prompts
+
+    build = from_functions(lambda messages: messages[-1].text, generate, toys.score)
+    evals = toys.make_eval(SAMPLES, build, every_steps=4, run_dir=tmp_path / "evals")
+    module = Named()
+    trainer = Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        precision="bf16-mixed",
+        callbacks=[HeldoutCallback(evals, model=lambda module: module.policy)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(BATCHES, batch_size=None))
+    assert [(point.step, point.skipped) for point in evals.history] == [(4, None), (8, None)]
+    assert seen == [(True, torch.bfloat16)] * 2
 
 
 def test_a_monitor_stops_the_trainer(tmp_path: Path) -> None:

@@ -701,6 +701,29 @@ def test_a_turn_that_vllm_gave_up_fails_its_rollout_only(
     assert output["env_mask"][0] == [0]
 
 
+def test_a_turn_whose_logprobs_are_no_numbers_fails_its_rollout_only(
+    make_trainer: MakeTrainer, vllm: FakeLLM
+) -> None:
+    """Of an engine that has diverged, or overflows in half precision."""
+    whole = vllm.generate
+
+    def generate(prompts: Any, sampling_params: Any, use_tqdm: bool) -> Any:
+        answers = whole(prompts, sampling_params, use_tqdm)
+        if len(answers) == 4:
+            for by_token in answers[0].outputs[0].logprobs:
+                for found in by_token.values():
+                    found.logprob = float("nan")
+        return answers
+
+    vllm.generate = generate  # type: ignore[method-assign]
+    spy = rollouts()
+    make_trainer(spy, **COLOCATED, num_generations=2, per_device_train_batch_size=4).train()
+    [output] = spy.outputs
+    assert "logprobs that are not finite" in output["heldout_error"][0]
+    assert output["heldout_error"][1:] == [None] * 3
+    assert output["env_mask"][0] == [0]
+
+
 # --- Training on the wrong thing ----------------------------------------------------------------
 
 
