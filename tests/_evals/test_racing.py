@@ -109,8 +109,13 @@ class Counted:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.asked = 0
+        self.breaks_after: int | None = None
 
     async def complete(self, messages: list[Message], sampling: Any, tools: Any) -> Completion:
+        self.asked += 1
+        if self.breaks_after is not None and self.asked > self.breaks_after:
+            raise ValueError("broken")
         answer = await model(0.7, self.name)(messages)
         return Completion(Message("assistant", answer), "stop", Usage(1_000_000, 0))
 
@@ -131,6 +136,27 @@ def test_a_race_ends_at_its_limit_of_cost(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="what A costs is not known"):
         run_race(free, max_cost=100)
     assert not (tmp_path / "free").exists(), "nothing ran"
+
+
+def test_the_limit_of_cost_counts_what_was_spent_before_a_resume(tmp_path: Path) -> None:
+    entrants = {
+        name: replace(config, endpoint=Counted(name), price=Price(1, 0), on_error="raise")
+        for name, config in configs(tmp_path, {"A": 0.7, "B": 0.7}).items()
+    }
+    entrants["B"].endpoint.breaks_after = 45
+    with pytest.raises(ItemFailed):
+        run_race(entrants, max_cost=100)
+    entrants["B"].endpoint.breaks_after = None
+    resuming = {name: replace(config, resume=True) for name, config in entrants.items()}
+    report = run_race(resuming, max_cost=100)
+    assert report.decision == "cost_used_up"
+    assert 100 <= report.n_spent <= 100 + 2 * (20 + 8)
+    asked = sum(config.endpoint.asked for config in entrants.values())
+    assert outcome(run_race(resuming, max_cost=100)) == outcome(report), "the looks were paid for"
+    assert sum(config.endpoint.asked for config in entrants.values()) == asked
+    more = run_race(resuming, max_cost=200)
+    assert more.looks_used > report.looks_used
+    assert 200 <= more.n_spent <= 200 + 2 * (20 + 8)
 
 
 def test_a_race_that_was_interrupted_goes_on_to_the_same_end(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import anyio
 import pytest
 
 from heldout import EvalReport, Message, Sample, Trajectory, rescore
+from heldout._core.prices import Price
 from heldout._evals.stopping import order_for_looks
 from heldout.analysis import compare, gate, pass_at_k, summarize
 from heldout.datasets import ordered_by_id
@@ -29,8 +30,11 @@ from heldout.errors import (
     RunDirectoryError,
     SystemicFailure,
 )
+from heldout.reporting.blocks import Line
+from heldout.reporting.summaries import build_report
 from heldout.store.ahead import ahead_path
 from heldout.store.sql import query
+from heldout.types import Completion, Usage
 from tests.conftest import RunEval, both_loops, make_samples
 from tests.test_semantics import journal_items
 
@@ -733,6 +737,52 @@ def test_every_number_over_a_stopped_run_is_of_what_it_stopped_at(stopped: EvalR
     assert about["n"] == n
     assert about["n_asked"] == 400
     assert about["settled"]["decision"] == "true"
+
+
+def test_what_was_in_flight_at_a_stop_is_counted_as_spent_and_is_no_part_of_a_number(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    class Counted:
+        async def complete(self, messages: list[Message], sampling: Any, tools: Any) -> Completion:
+            answer = await model(0.92, ticks=3)(messages)
+            return Completion(Message("assistant", answer), "stop", Usage(100, 10))
+
+        def describe(self) -> dict[str, Any]:
+            return {"kind": "counted", "model": "m"}
+
+    settings = {"endpoint": Counted(), "price": Price(1, 2), "max_concurrent": 8}
+    report = run_eval(SAMPLES, grade, **settings, until="mean>0.8")
+    settled, ahead = report.settled, report.usage_ahead
+    assert settled is not None
+    assert ahead is not None
+    beyond = settled.n_spent - settled.n_decided
+    assert 0 < beyond == ahead.n == len(journal_items(tmp_path / "run" / "ahead.jsonl"))
+    assert (ahead.prompt_tokens, ahead.completion_tokens) == (100 * beyond, 10 * beyond)
+    assert ahead.cost == pytest.approx(beyond * 120 / 1e6)
+    assert report.usage.prompt_tokens == 100 * settled.n_decided
+    lines = [block.parts for block in build_report(report).blocks if isinstance(block, Line)]
+    shown = " ".join(str(part) for parts in lines for part in parts)
+    assert f"run beyond the stop: {100 * beyond:,} in, {10 * beyond:,} out, cost" in shown
+    report.save(tmp_path / "copy")
+    assert EvalReport.load(tmp_path / "copy").usage_ahead == ahead
+    finished = run_eval(SAMPLES, grade, **settings, until="none", resume=True)
+    assert finished.usage_ahead is None
+    assert finished.usage.prompt_tokens == 100 * 400
+
+
+def test_a_claim_about_a_baseline_says_that_its_level_is_of_one_comparison(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    old = run_eval(SAMPLES, grade, endpoint=model(0.7), experiment_name="old")
+    claim = f"not worse than {tmp_path / 'old'} by 0.2"
+    settled = run_eval(SAMPLES, grade, endpoint=model(0.72), until=claim).settled
+    assert settled is not None
+    assert settled.scope is not None
+    assert "of this one comparison" in settled.scope
+    alone = run_eval(SAMPLES, grade, endpoint=model(0.9), until="mean>0.8", experiment_name="m")
+    assert alone.settled is not None
+    assert alone.settled.scope is None
+    assert old.settled is None
 
 
 def test_a_copy_of_a_stopped_run_still_says_that_it_was_stopped(

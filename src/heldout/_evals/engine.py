@@ -86,6 +86,7 @@ from heldout.store.report import EvalReport, finish
 from heldout.store.resume import Ledger, decode_sample, encode_sample
 from heldout.store.run_dir import RunDir, RunInfo, now, unused_name
 from heldout.store.settled import Settled
+from heldout.store.spent import usage_ahead
 from heldout.types import (
     EvalResult,
     Sample,
@@ -428,8 +429,7 @@ class EvalRun:
         if self.make_stopping is not None:
             known = self.samples if isinstance(self.samples, Sequence) else None
             self.stopping = self.make_stopping(known)
-            for index, reward in self._read_before:
-                self.stopping.add(index, reward)
+            self.stopping.add_known(self._read_before)
             self.progress.describe_looks = self.stopping.describe
             limit = self.stopping.samples_of_look
         self.ahead = AheadJournal(self.journal, limit)
@@ -481,6 +481,7 @@ class EvalRun:
             self.info.settled = self.inherited
         if self.ahead is not None:
             self.ahead.close()
+        self.info.usage_ahead = usage_ahead(self.dir.journal, self.info.config)
         self.journal.sync()
         self._describe_questions()  # of a stream they are known only now
         arguments = self.dir, self.info, self.item_count, self._parquet_from

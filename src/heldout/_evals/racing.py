@@ -27,7 +27,8 @@ from heldout.errors import InvalidInput
 from heldout.stats.intervals import Interval, Ints
 from heldout.stats.stopping import Dropped, Lead, Plan, Prefix, Spending, Standing, stand
 from heldout.store.report import EvalReport
-from heldout.store.settled import RACE, Decision, Settled
+from heldout.store.settled import RACE, RACE_SCOPE, Decision, Settled
+from heldout.store.spent import cost_so_far
 from heldout.types import Sample
 
 NAMED = 5
@@ -169,7 +170,9 @@ class Race:
         plan = racing[0].plan
         later = plan.next_size(racing[0].units_of_look)
         self.looks += 1
-        self.ended_by_cost = later is not None and self._is_cost_used_up()
+        # What a resumed race has done already was paid for: only what is still to run may cost.
+        is_free = later is None or all(entrant.has_done(later) for entrant in racing)
+        self.ended_by_cost = not is_free and self._is_cost_used_up()
         prefixes = [self._entrants[name].prefix() for name in self.names]
         self.standing = stand(plan, prefixes, final=later is None or self.ended_by_cost)
         for entrant in racing:
@@ -312,6 +315,7 @@ class Entrant(Prefixes):
             mean=self.mean,
             difference=placed.difference,
             baseline=placed.beaten_by,
+            scope=RACE_SCOPE,
         )
 
 
@@ -398,9 +402,15 @@ def _enter(the_race: Race, name: str, evaluation: Evaluation) -> None:
         "keep_power": the_race.keep_power,
     }
     evaluation.stop_by(enter, race=says)
-    the_race.costs[name] = evaluation.progress.cost
+    before = cost_so_far(evaluation.dir.journal, evaluation.described)
+
+    def cost() -> float | None:
+        now = evaluation.progress.cost()
+        return None if now is None or before is None else before + now
+
+    the_race.costs[name] = cost
     if the_race.max_cost is not None:
-        _refuse_unknown_cost(name, evaluation.progress.cost())
+        _refuse_unknown_cost(name, cost())
 
 
 def _refuse_unknown_cost(name: str, cost: float | None) -> None:

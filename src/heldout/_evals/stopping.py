@@ -12,7 +12,7 @@ and, at the end, what was settled (`settle`). The statistics are in `stats/stopp
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -42,7 +42,7 @@ from heldout.stats.stopping import (
 )
 from heldout.store.journal import cluster_hash, content_hash
 from heldout.store.jsonl import encode
-from heldout.store.settled import Decision, Settled
+from heldout.store.settled import Decision, Settled, one_comparison
 from heldout.types import Sample
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class Prefixes:
     @property
     def samples_of_look(self) -> int:
         """How many samples the next look is at; once the run is over, the last one."""
-        return self._next if self._samples_of is None else int(self._samples_of[self._next - 1])
+        return self._samples_in(self._next)
 
     @property
     def items(self) -> int:
@@ -273,7 +273,7 @@ class Prefixes:
     @property
     def is_complete(self) -> bool:
         """Whether all samples of the next look are done."""
-        return self._first_open >= self.samples_of_look
+        return self.has_done(self._next)
 
     async def admits(self, item: Item) -> bool:
         """Wait until an item may start; False if it must not, as the run is over.
@@ -286,6 +286,13 @@ class Prefixes:
             await self._moved.wait()
         return not self.is_over
 
+    def has_done(self, units: int) -> bool:
+        """Return whether all samples of the first units are done."""
+        return self._first_open >= self._samples_in(units)
+
+    def _samples_in(self, units: int) -> int:
+        return units if self._samples_of is None else int(self._samples_of[units - 1])
+
     def add(self, index: int, reward: float | None) -> None:
         """Count the result of an item, and make the looks that it completes.
 
@@ -296,6 +303,23 @@ class Prefixes:
         Raises:
             EvalFailed: The reward is not between 0 and 1.
         """
+        self._count(index, reward)
+        self.go_on()
+
+    def add_known(self, rewards: Iterable[tuple[int, float]]) -> None:
+        """Count what a killed process finished, and make the looks that it had made.
+
+        Args:
+            rewards: The place of an item's sample, and its reward.
+
+        Raises:
+            EvalFailed: A reward is not between 0 and 1.
+        """
+        for index, reward in rewards:
+            self._count(index, reward)
+        self.go_on()
+
+    def _count(self, index: int, reward: float | None) -> None:
         if index >= len(self._left):
             self._make_room(2 * (index + 1))
         if reward is None:
@@ -310,7 +334,6 @@ class Prefixes:
         self._left[index] -= 1
         while self._first_open < len(self._left) and self._left[self._first_open] == 0:
             self._first_open += 1
-        self.go_on()
 
     def use_up(self, samples: int) -> None:
         """Say that the last sample of a stream was read; the last look is at all of them.
@@ -460,6 +483,7 @@ class Stopping(Prefixes):
             difference=found.mean if self._baseline is not None else None,
             this_set=self._plan.this_set,
             baseline=self._until.baseline,
+            scope=None if self._until.baseline is None else one_comparison(self._until.baseline),
         )
 
     def _rule(self, found: Conclusion) -> str:

@@ -23,6 +23,7 @@ from heldout.reporting.blocks import Block, Column, Line, Report, Span, Table, c
 from heldout.reporting.comparisons import interval_text
 from heldout.reporting.names import load_report
 from heldout.reporting.summaries import label_order
+from heldout.store.settled import one_comparison
 
 # Sign, colour and sign in Markdown.
 OUTCOMES = {
@@ -109,6 +110,8 @@ def _build_report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     if gate.settled is not None:
         blocks.append(Line(f"This run was stopped by its claim: {gate.settled.sentence}"))
     blocks.append(_build_table(gate, checks))
+    if (scope := _scope(gate)) is not None:
+        blocks.append(Line(scope, style="dim"))
     if any(side.errored for side in sides.values()):
         text = "The table leaves out errored items, which the rewards above count as 0."
         blocks += [Line(text), *_counted_lines(gate, checks)]
@@ -139,6 +142,13 @@ def _sides(gate: Gate) -> dict[str, Side]:
     if gate.comparison is None:
         return {"the run": gate.run}
     return {"A, the baseline": gate.comparison.a, "B, the run": gate.comparison.b}
+
+
+def _scope(gate: Gate) -> str | None:
+    """Say that a gate is not corrected for others with the same baseline; None without one."""
+    if gate.settled is not None:
+        return gate.settled.scope
+    return None if gate.comparison is None else one_comparison(gate.comparison.a.name)
 
 
 # --- Checks -------------------------------------------------------------------------------------
@@ -307,6 +317,7 @@ def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
     ]
     plain = {
         **pick(gate, "outcome", "exit_code", "metric", "confidence", "settled"),
+        "scope": _scope(gate),
         "run": compare.side_json(gate.run),
         "checks": checks,
         "comparison": gate.comparison and compare.comparison_json(gate.comparison, flips),

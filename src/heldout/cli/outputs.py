@@ -250,6 +250,9 @@ RunUntilOutput = define(
         for name, kind in fields_of(Settled).items()
         if name not in ("decision", "sentence", "mean")
     },
+    usage_ahead=Annotated[
+        RunUsage | None, about("tokens and cost of what was run beyond the stop, not in usage")
+    ],
 )
 
 
@@ -277,6 +280,7 @@ class RaceOutput(msgspec.Struct):
     looks_planned: int
     n_asked: Annotated[int, about("items of the set, for one model")]
     n_spent: Annotated[int, about("items that were run, of all models")]
+    scope: Annotated[str, about("what the intervals hold for, in a sentence")]
     exit_code: int
 
 
@@ -308,6 +312,9 @@ class ShowOutput(msgspec.Struct):
     ]
     limits: Annotated[dict[str, int], about("how many items ended at which limit")]
     settled: Annotated[Settled | None, about("what a run with --until settled")]
+    usage_ahead: Annotated[
+        RunUsage | None, about("tokens and cost of what was run beyond its stop, not in usage")
+    ]
     git: GitState | None
     command: Annotated[list[str] | None, about("without keys")]
 
@@ -414,6 +421,7 @@ GateOutput = define(
     "GateOutput",
     "One object; the exit code is exit_code.",
     fields_of(Gate, "outcome", "exit_code", "metric", "confidence", "settled"),
+    scope=Annotated[str | None, about("with a baseline: that the level is that of one comparison")],
     run=SideOutput,
     checks=list_of(GateCheckOutput),
     comparison=CompareOutput | None,

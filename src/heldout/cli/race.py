@@ -21,6 +21,7 @@ from heldout.cli.run import (
     stdout_for_json,
 )
 from heldout.errors import InvalidInput
+from heldout.store.settled import RACE_SCOPE
 
 if TYPE_CHECKING:
     from heldout._evals.racing import Placed, RaceReport
@@ -141,7 +142,8 @@ def _print(report: RaceReport, as_json: bool, *, were_run: str) -> None:
 
     if as_json:
         numbers = ("level", "looks_used", "looks_planned", "n_asked", "n_spent", "exit_code")
-        plain = pick(report, *numbers) | {"models": [_placed_json(each) for each in report.placed]}
+        plain = pick(report, *numbers) | {"scope": RACE_SCOPE}
+        plain["models"] = [_placed_json(each) for each in report.placed]
         print_json(decide(report.decision, report.sentence, plain), "race")
         return
     rows = [
@@ -160,8 +162,7 @@ def _print(report: RaceReport, as_json: bool, *, were_run: str) -> None:
     share = report.n_spent / (report.n_asked * len(report.placed))
     notes = (
         f"{report.n_spent:,} of {report.n_asked * len(report.placed):,} items {were_run} run "
-        f"({share:.0%}), {report.looks_used} of {report.looks_planned} looks. Intervals hold for "
-        "all models and looks together, so that of the winner is corrected for having been picked."
+        f"({share:.0%}), {report.looks_used} of {report.looks_planned} looks. {RACE_SCOPE}"
     )
     blocks: list[Block] = [Table(columns, rows), Line(notes, style="dim")]
     print_report(Report(blocks, conclusion=report.sentence, style="bold"))

@@ -307,6 +307,7 @@ def describe_run(report: EvalReport) -> dict[str, Any]:
     if report.settled is not None:
         settled = {**msgspec.structs.asdict(report.settled)}
         decision, sentence = settled.pop("decision"), settled.pop("sentence")
+        settled["usage_ahead"] = report.usage_ahead
         return decide(decision, sentence, {**report.summary, **about, **settled})
     text = conclude_report(report, report.summary)
     return decide(report.status, text, {**report.summary, **about})

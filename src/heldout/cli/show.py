@@ -177,6 +177,7 @@ def _show_report(
                 "finish_reasons": report.finish_reasons,
                 "limits": report.limits,
                 "settled": report.settled,
+                "usage_ahead": report.usage_ahead,
                 **pick(info, "reason", "started", "finished", "git", "command", "versions"),
             },
         ),

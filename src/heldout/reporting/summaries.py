@@ -99,6 +99,8 @@ def _describe_settled(report: EvalReport) -> Iterator[Line]:
         f"{_describe_looks(settled)}; decided on {settled.part}, {settled.n_spent:,} run",
         style="dim",
     )
+    if settled.scope is not None:
+        yield Line(settled.scope, style="dim")
     if not settled.is_early:
         return
     has_baseline = settled.baseline is not None
@@ -216,7 +218,14 @@ def _describe_spare(report: EvalReport) -> str:
     """Say what the tokens of a stopped run leave out; nothing of other runs."""
     settled = report.settled
     spare = 0 if settled is None else settled.n_spent - settled.n_decided
-    return f"; without the {count(spare, 'item')} run beyond the stop" if spare else ""
+    if not spare:
+        return ""
+    said = f"; without the {count(spare, 'item')} run beyond the stop"
+    took = report.usage_ahead
+    if took is None or not took.n:
+        return said
+    said += f": {took.prompt_tokens:,} in, {took.completion_tokens:,} out"
+    return said if took.cost is None else f"{said}, cost {format_cost(took.cost)}"
 
 
 def _describe_share(model: ModelUsage) -> str:

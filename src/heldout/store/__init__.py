@@ -13,7 +13,7 @@ what the next look is not about, `run_dir` owns the directory, `settled` says ho
 run, `resume` knows what a stopped run has finished, `results` decodes what is asked for, `columns`
 turns results into a summary and a Parquet file, `tables` groups these by samples, `parquet`,
 `database` and `sql` are DuckDB's part of it, `report` is what users hold, `notes` reads and writes
-what reviewers say, and `tools` what policies could call.
+what reviewers say, `spent` adds up what was paid for, and `tools` has what policies could call.
 
 Results go in one by one; a report comes out, the same after any number of crashes. The numbers of
 a summary are computed in `stats/`. Nothing here asks a model, and nothing read from disk is run.

@@ -163,7 +163,7 @@ class EvalReport:
             journal.append(index[result.sample_id], result)
         journal.close()
         info = RunInfo.new(self.config, {})
-        info.settled = self.settled
+        info.settled, info.usage_ahead = self.settled, self.usage_ahead
         finish(target, info, journal.written, parquet_from)
         if self.summary.get("complete") is False:
             info.status, info.asked = "interrupted", self.summary.get("n_asked")
@@ -236,6 +236,14 @@ class EvalReport:
     def settled(self) -> Settled | None:
         """How the claim of a run with `until` was settled; None of other runs."""
         return None if self.info is None else self.info.settled
+
+    @property
+    def usage_ahead(self) -> RunUsage | None:
+        """What the items of a stopped run took that were run beyond the stop: no part of `usage`.
+
+        None where there are none.
+        """
+        return None if self.info is None else self.info.usage_ahead
 
     @property
     def run_dir(self) -> RunDir | None:

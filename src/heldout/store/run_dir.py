@@ -123,6 +123,8 @@ class RunInfo(msgspec.Struct):
     """The versions of weights that a server said it answered with, in the order seen."""
     settled: Settled | None = None
     """How its claim was settled; None of a run without `until`, or that goes on."""
+    usage_ahead: RunUsage | None = None
+    """What the items took that were run beyond the stop; no part of any number of the run."""
 
     @classmethod
     def new(

@@ -39,6 +39,8 @@ class Settled(msgspec.Struct, frozen=True):
             the run stopped early, what it was decided on is too far from the bound.
         this_set: Whether this is about the mean over this set of samples, not over ones like them.
         baseline: The run that it was compared with; null where there is none.
+        scope: What the level and the interval hold for, in a sentence, where that is a comparison
+            or a race.
     """
 
     claim: str
@@ -57,6 +59,7 @@ class Settled(msgspec.Struct, frozen=True):
     difference: float | None = None
     this_set: bool = False
     baseline: str | None = None
+    scope: str | None = None
 
     @property
     def is_early(self) -> bool:
@@ -78,6 +81,24 @@ class Settled(msgspec.Struct, frozen=True):
     def exit_code(self) -> int:
         """0 where the claim is true, 1 where it is false, 3 where neither was shown."""
         return EXIT_CODES[self.decision]
+
+
+RACE_SCOPE = (
+    "Intervals hold for all models and all looks together, so that of the winner is corrected for "
+    "having been picked."
+)
+
+
+def one_comparison(baseline: str) -> str:
+    """Say that a comparison is not corrected for others with the same baseline.
+
+    Args:
+        baseline: What to call it.
+    """
+    return (
+        f"The level is that of this one comparison: where several runs are compared with "
+        f"{baseline}, each may err so."
+    )
 
 
 EXIT_CODES: dict[Decision, int] = {"true": 0, "false": 1, "inconclusive": 3}
