@@ -48,6 +48,10 @@ def test_what_is_better_passes(runs: None, heldout: Heldout) -> None:
             *("✓ pass", "mean at least 0.5", "0.717"),
             *(f"{around[1].low:.3f} … {around[1].high:.3f}", "0.500", "60"),
         ],
+        [
+            "The error rate is that of this one comparison: where several runs are compared with "
+            "before, each may err so."
+        ],
         ["Passes."],
     ]
 

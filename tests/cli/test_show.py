@@ -58,6 +58,7 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
         "command": info.command,
         "versions": info.versions,
         "settled": None,
+        "usage_ahead": None,
     }
 
 

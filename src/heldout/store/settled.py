@@ -96,7 +96,7 @@ def one_comparison(baseline: str) -> str:
         baseline: What to call it.
     """
     return (
-        f"The level is that of this one comparison: where several runs are compared with "
+        "The error rate is that of this one comparison: where several runs are compared with "
         f"{baseline}, each may err so."
     )
 
