@@ -39,7 +39,7 @@ from heldout import (
     Trajectory,
     rescore,
 )
-from heldout._evals.racing import race
+from heldout._evals.racing import run_race
 from heldout._evals.rollout import EvalDefinition
 from heldout.adapters.logs import import_log
 from heldout.analysis import (
@@ -1558,7 +1558,7 @@ def test_clause_35_in_a_race_a_model_is_dropped_with_intervals_that_hold_togethe
         return EvalConfig(answer, experiment_name=name, output_dir=str(tmp_path))
 
     entrants = {name: config(name, rate) for name, rate in (("good", 0.9), ("bad", 0.3))}
-    found = anyio.run(race, EvalDefinition(make_samples(200), exact), entrants)
+    found = anyio.run(run_race, EvalDefinition(make_samples(200), exact), entrants)
     winner, loser = found.placed
     assert (found.decision, winner.name, loser.beaten_by) == ("best_known", "good", "good")
     assert loser.difference_interval is not None

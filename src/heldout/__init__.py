@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from heldout._core.config import base_config as base_config
     from heldout._core.prices import Price as Price
     from heldout._evals.engine import evaluate as evaluate
+    from heldout._evals.race import arace as arace
+    from heldout._evals.race import race as race
+    from heldout._evals.racing import Placed as Placed
+    from heldout._evals.racing import RaceReport as RaceReport
     from heldout._evals.rescoring import rescore as rescore
     from heldout._evals.rollout import EnvironmentFactory as EnvironmentFactory
     from heldout._evals.rollout import EvalDefinition as EvalDefinition

@@ -11,9 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
-from heldout import EvalConfig, EvalReport, Message
+from heldout import EvalConfig, EvalReport, Message, arace, race
 from heldout._core.prices import Price
-from heldout._evals.racing import RaceReport, race
+from heldout._evals import racing
+from heldout._evals.racing import RaceReport
 from heldout._evals.rollout import EvalDefinition
 from heldout.analysis import compare
 from heldout.errors import InvalidInput, ItemFailed, NotComparable, ResumeMismatch
@@ -48,7 +49,7 @@ def run_race(
     **settings: Any,
 ) -> RaceReport:
     definition = EvalDefinition(samples, grade)
-    return anyio.run(partial(race, definition, entrants, **settings), backend=backend)
+    return anyio.run(partial(racing.run_race, definition, entrants, **settings), backend=backend)
 
 
 def outcome(report: RaceReport) -> list[Any]:
@@ -194,6 +195,55 @@ class Same:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "same"}
+
+
+@both_loops
+def test_a_race_is_a_plain_call_with_a_run_for_each_model(tmp_path: Path, backend: str) -> None:
+    models = {name: model(rate, name) for name, rate in RATES.items()}
+    settings: dict[str, Any] = {
+        "models": models,
+        "experiment_name": "quiz",
+        "output_dir": str(tmp_path),
+        "max_concurrent": 8,
+    }
+    report = race(SAMPLES, grade, **settings)
+    assert outcome(report) == outcome(run_race(configs(tmp_path / "below")))
+    for placed in report.placed:
+        assert placed.report is not None
+        assert placed.report.path is not None
+        assert placed.report.path.parent == tmp_path / f"quiz-{placed.name}"
+    call = partial(arace, SAMPLES, grade, **settings, resume=True)
+    assert outcome(anyio.run(call, backend=backend)) == outcome(report)
+    assert len([*tmp_path.glob("quiz-*/2*")]) == 4, "nothing was run anew"
+
+
+def test_a_call_that_names_no_race_is_refused(tmp_path: Path) -> None:
+    for settings, match in [
+        ({"models": ["smollm2"]}, "two models or more"),
+        ({"models": ["smollm2", "smollm2"]}, "smollm2 is in the race twice"),
+        ({"models": [model(0.7), model(0.8)]}, "a dict that names functions"),
+        ({"models": {"a b": "smollm2", "a-b": "smollm2"}}, "would be called run-a-b"),
+        ({"models": ["smollm2", "hf:x"], "until": "mean>0.5"}, "leave out until"),
+        ({"models": ["smollm2", "hf:x"], "model": "smollm2"}, "give models"),
+        ({"models": ["smollm2", "hf:x"], "epoch": 2}, "epoch"),
+    ]:
+        with pytest.raises((InvalidInput, TypeError), match=match):
+            race(SAMPLES, grade, output_dir=str(tmp_path), **settings)
+    assert not any(tmp_path.iterdir())
+
+
+def test_clusters_of_a_race_are_one_step(tmp_path: Path) -> None:
+    samples = [
+        replace(sample, metadata={"chapter": n // 4, "book": n // 100})
+        for n, sample in enumerate(SAMPLES)
+    ]
+    report = run_race(configs(tmp_path), samples=samples, cluster="chapter")
+    assert report.decision == "best_known"
+    assert all(placed.n_decided % 4 == 0 for placed in report.placed)
+    run = EvalReport.load(tmp_path / "B")
+    seen = [result.sample.metadata["chapter"] for result in run.results]
+    assert seen == sorted(seen, key=seen.index)
+    assert run.config["cluster"] == "chapter"
 
 
 def test_bad_input_is_refused_before_anything_runs(tmp_path: Path) -> None:

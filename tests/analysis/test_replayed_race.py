@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from heldout import EvalReport
-from heldout._evals.racing import race
+from heldout._evals.racing import run_race
 from heldout._evals.rollout import EvalDefinition
 from heldout.analysis.replayed_race import race_runs
 from heldout.errors import InvalidInput
@@ -21,7 +21,7 @@ from tests.conftest import RunEval
 def test_finished_runs_race_as_models_do(run_eval: RunEval, tmp_path: Path) -> None:
     rates = {"A": 0.7, "B": 0.95, "C": 0.4}
     live = anyio.run(
-        partial(race, EvalDefinition(SAMPLES, grade), configs(tmp_path / "live", rates))
+        partial(run_race, EvalDefinition(SAMPLES, grade), configs(tmp_path / "live", rates))
     )
     for name, rate in rates.items():
         run_eval(SAMPLES, grade, endpoint=model(rate, name), experiment_name=name)

@@ -64,9 +64,10 @@ def test_the_best_is_known_or_several_cannot_be_told_apart(
         assert replayed["decision"] == "best_known"
         assert replayed["models"][0]["n_decided"] == first["n_decided"]
         assert "items would have been run" in heldout("race", "strong", "weak").out
-        refused = heldout("race", "strong", "weak", "--max-cost", "1")
-        assert refused.code == 2
-        assert "max_cost is for models that run" in refused.err
+        for option, value in (("--max-cost", "1"), ("--limit", "9"), ("--epochs", "2")):
+            refused = heldout("race", "strong", "weak", option, value)
+            assert refused.code == 2
+            assert f"{option} is for models that run" in refused.err
         for each in (first, second):
             assert Path(each["path"], "run.json").exists()
         arguments += ["--model", named["alike"]]
@@ -80,7 +81,7 @@ def test_bad_input_is_refused(heldout: Heldout, folder: Path) -> None:
     (folder / "quiz.py").write_text(EVAL)
     for arguments, said in [
         (["--model", "smollm2"], "two models or more"),
-        (["--model", "smollm2", "--model", "smollm2"], "two models or more"),
+        (["--model", "smollm2", "--model", "smollm2"], "smollm2 is in the race twice"),
         (
             ["--model", "smollm2", "--model", "hf:x", "--set", "until=mean>0.5"],
             "leave out until",

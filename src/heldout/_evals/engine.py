@@ -334,6 +334,8 @@ class EvalRun:
         """
         self.make_stopping, self._cluster = make_stopping, cluster
         self.described |= {"order": AS_READ if self._is_stream else SEEDED, **says}
+        if cluster is not None:
+            self.described["cluster"] = cluster
 
     def run_item(self, item: Item) -> Awaitable[ItemResult]:
         """Run one item."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from heldout._core.checks import check_number
+from heldout._core.checks import check_number, check_text
 from heldout._core.config import DEFAULT_LEVEL, EvalConfig
 from heldout._core.format import list_some, number
 from heldout._evals.engine import Evaluation, opened, prepare_config
@@ -103,6 +103,7 @@ class Race:
         *,
         level: float,
         keep_power: bool,
+        cluster: str | None = None,
         max_cost: float | None = None,
         announce: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -113,12 +114,13 @@ class Race:
             config: How they are run.
             level: How often a best model may be dropped.
             keep_power: Whether error is spent late.
+            cluster: The metadata key whose clusters are one step.
             max_cost: Cost of all models at which the race ends; None is without limit.
             announce: Takes a line after each look.
         """
         self.names, self.level, self.max_cost = tuple(names), level, max_cost
         self._config, self._announce = config, announce
-        self.keep_power = keep_power
+        self.keep_power, self.cluster = keep_power, cluster
         self._entrants: dict[str, Entrant] = {}
         self.costs: dict[str, Callable[[], float | None]] = {}
         """What each model has cost so far; None where that is not known."""
@@ -152,7 +154,7 @@ class Race:
             samples: The samples of its run, in their order.
             whole: Whether samples that differ in metadata alone are different tasks.
         """
-        units = units_of(samples, whole=whole)
+        units = units_of(samples, whole=whole, cluster=self.cluster)
         spending: Spending = "keep_power" if self.keep_power else "linear"
         plan = Plan(n=int(units[-1]) + 1, spending=spending, level=self.level)
         entrant = self._entrants[name] = Entrant(self, name, plan, units, self._config)
@@ -319,12 +321,13 @@ class Entrant(Prefixes):
         )
 
 
-async def race(
+async def run_race(
     definition: EvalDefinition,
     configs: Mapping[str, EvalConfig],
     *,
     level: float = DEFAULT_LEVEL,
     keep_power: bool = False,
+    cluster: str | None = None,
     max_cost: float | None = None,
     announce: Callable[[str], None] = lambda line: None,
 ) -> RaceReport:
@@ -336,6 +339,7 @@ async def race(
             where the run is stored.
         level: How often a best model may be dropped.
         keep_power: Stop later, and tell nearly as much apart as the full set would.
+        cluster: The metadata key whose clusters run as one step; None takes equal content.
         max_cost: Cost of all models at which the race ends, looked at where they are compared;
             None is without limit.
         announce: Takes a line after each look.
@@ -350,6 +354,9 @@ async def race(
     if len(configs) < 2:
         raise InvalidInput("a race is between two models or more")
     first = next(iter(configs.values()))
+    if first.until is not None:
+        raise InvalidInput("a race has a claim of its own: leave out until")
+    check_text("cluster", cluster, optional=True)
     check_number("level", level, low=1e-6, high=0.5)
     check_number("max_cost", max_cost, low=0, optional=True)
     if not isinstance(definition.samples, Sequence):
@@ -369,6 +376,7 @@ async def race(
         first,
         level=level,
         keep_power=keep_power,
+        cluster=cluster,
         max_cost=max_cost,
         announce=announce,
     )
@@ -401,7 +409,7 @@ def _enter(the_race: Race, name: str, evaluation: Evaluation) -> None:
         "level": the_race.level,
         "keep_power": the_race.keep_power,
     }
-    evaluation.stop_by(enter, race=says)
+    evaluation.stop_by(enter, cluster=the_race.cluster, race=says)
     before = cost_so_far(evaluation.dir.journal, evaluation.described)
 
     def cost() -> float | None:

@@ -74,7 +74,7 @@ def run(
     if settings.get("endpoint", config) is None:
         del settings["endpoint"]
     experiment_name = settings.pop("experiment_name", None) or "run"
-    config = _configure(config, experiment_name, settings)
+    config = configure_call(config, experiment_name, settings, function="run")
     definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
     with run_directory(config.output_dir, experiment_name, resume=config.resume) as path:
         run_name = str(path.relative_to(config.output_dir))
@@ -92,12 +92,24 @@ def run(
     return report
 
 
-def _configure(config: EvalConfig, experiment_name: str, settings: dict[str, Any]) -> EvalConfig:
-    """Apply settings by their plain names, all at once: some are valid only together."""
+def configure_call(
+    config: EvalConfig, experiment_name: str, settings: dict[str, Any], *, function: str
+) -> EvalConfig:
+    """Apply settings by their plain names, all at once: some are valid only together.
+
+    Args:
+        config: Where settings come from that are not passed.
+        experiment_name: What the run is called.
+        settings: By their names in Python.
+        function: What was called, for a message.
+
+    Raises:
+        InvalidInput: There is no such setting, or a value is refused.
+    """
     for key in settings:
         if key not in _SETTINGS | _SAMPLING:
             known = sorted(_SETTINGS | _SAMPLING)
-            refuse_unknown(key, known, function="run", other_names=_OTHER_NAMES)
+            refuse_unknown(key, known, function=function, other_names=_OTHER_NAMES)
     sampling = {key: settings.pop(key) for key in [*settings] if key in _SAMPLING}
     if sampling:
         settings["sampling"] = settings.get("sampling", config.sampling).having(**sampling)

@@ -34,6 +34,7 @@ def race_runs(
     *,
     level: float = DEFAULT_LEVEL,
     keep_power: bool = False,
+    cluster: str | None = None,
     allow: Collection[str] = (),
 ) -> RaceReport:
     """Race finished runs, whose rewards must lie between 0 and 1.
@@ -42,6 +43,7 @@ def race_runs(
         runs: Reports, or paths of run directories: two or more.
         level: How often a best run is dropped.
         keep_power: Whether error is spent late.
+        cluster: See `compare`.
         allow: As for `compare`.
 
     Raises:
@@ -50,16 +52,17 @@ def race_runs(
     """
     if len(runs) < 2:
         raise InvalidInput("a race is between two runs or more")
-    loaded = [load_run(run, name=f"run {i + 1}") for i, run in enumerate(runs)]
+    keys = [] if cluster is None else [cluster]
+    loaded = [load_run(run, keys, name=f"run {i + 1}") for i, run in enumerate(runs)]
     names = [run.name for run in loaded]
     if len({*names}) < len(names):
         names = [str(run.report.path or f"run {i + 1}") for i, run in enumerate(loaded)]
     measure = Measure(REWARD, None)
     if not within_unit(*(measure.item_values(run) for run in loaded)):
         raise InvalidInput("a race is for rewards between 0 and 1")
-    shared, _ = align_runs(loaded, allow, measure, (), given=True)
+    shared, _ = align_runs(loaded, allow, measure, keys, given=True)
     table = loaded[0].table
-    clusters = clusters_if_any(table, None)
+    clusters = clusters_if_any(table, cluster)
     order, units = _order(
         [table.sample_ids[row] for row in shared[0].tolist()],
         shared[0] if clusters is None else clusters[shared[0]],

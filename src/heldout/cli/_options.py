@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -60,6 +61,51 @@ def count_option(
 def json_option(command: Command) -> Command:
     """Add --json, for one line of JSON."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")(command)
+
+
+limit_option = count_option(
+    "-n", "--limit", "max_samples", cls=SettingOption, help="Only the first N samples."
+)
+epochs_option = count_option(
+    "--epochs", "repeats", cls=SettingOption, help="Attempts of each sample."
+)
+
+
+def settings_options(command: Command) -> Command:
+    """Add --config and --set, for all that has no option of its own."""
+    config = click.option(
+        "--config",
+        "config_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE.toml",
+        help="Settings in TOML: keys as for --set, and a table [dataset] for -T.",
+    )
+    each = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any setting (heldout run --help lists them).",
+    )
+    return config(each(command))
+
+
+def name_options(*, name: str, resume: str) -> Callable[[Command], Command]:
+    """Add --name, --output-dir and --resume, with what is named and what is continued."""
+
+    def add(command: Command) -> Command:
+        named = click.option(
+            "--name", "experiment_name", cls=SettingOption, metavar="NAME", help=name
+        )
+        output_dir = click.option(
+            "--output-dir",
+            metavar="DIR",
+            help="Where run directories are made.  [default: outputs/evals]",
+        )
+        resumed = click.option("--resume", is_flag=True, help=resume)
+        return named(output_dir(resumed(command)))
+
+    return add
 
 
 def parameters_option(command: Command) -> Command:

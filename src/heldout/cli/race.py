@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from heldout._core.config import DEFAULT_LEVEL
 from heldout._core.format import number, printable
-from heldout.cli._options import SettingOption, count_option, parameters_option
+from heldout.cli._options import (
+    count_option,
+    epochs_option,
+    limit_option,
+    name_options,
+    parameters_option,
+    settings_options,
+)
 from heldout.cli.run import (
     RunRequest,
     configure,
-    experiment_name_of,
     load_eval_file,
     run_directory,
     stdout_for_json,
 )
-from heldout.errors import InvalidInput
 from heldout.store.settled import RACE_SCOPE
 
 if TYPE_CHECKING:
     from heldout._evals.racing import Placed, RaceReport
+
+OF_RUNS = ("names", "level", "keep_power", "cluster", "as_json")
+"""Parameters of a race of finished runs; all others are for models that run."""
 
 
 @click.command("race")
@@ -36,10 +44,15 @@ if TYPE_CHECKING:
     metavar="MODEL",
     help="A model, as for `heldout run`; two or more.",
 )
-@count_option("-n", "--limit", "max_samples", cls=SettingOption, help="Only the first N samples.")
-@count_option("--epochs", "repeats", cls=SettingOption, help="Attempts of each sample.")
+@limit_option
+@epochs_option
 @click.option("--level", type=float, default=DEFAULT_LEVEL, show_default=True, metavar="P")
 @click.option("--keep-power", is_flag=True, help="Stop later, tell more apart.")
+@click.option(
+    "--cluster",
+    metavar="KEY",
+    help="Samples that share a value of this metadata key are not independent.",
+)
 @click.option(
     "--max-cost",
     type=float,
@@ -48,29 +61,18 @@ if TYPE_CHECKING:
 )
 @parameters_option
 @count_option("--max-concurrent", help="Items in flight at once, for each model.")
-@click.option(
-    "--name",
-    "experiment_name",
-    cls=SettingOption,
-    metavar="NAME",
-    help="Runs are called NAME-MODEL.  [default: the name of FILE]",
+@name_options(
+    name="Runs are called NAME-MODEL.  [default: the name of FILE]",
+    resume="Continue the latest race of these models.",
 )
-@click.option("--output-dir", metavar="DIR", help="Where run directories are made.")
-@click.option("--resume", is_flag=True, help="Continue the latest race of these models.")
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE.toml",
-    help="Settings in TOML, as for `heldout run`.",
-)
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting.")
+@settings_options
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def command(
     names: tuple[str, ...],
     models: tuple[str, ...],
     level: float,
     keep_power: bool,
+    cluster: str | None,
     max_cost: float | None,
     config_file: Path | None,
     settings: tuple[str, ...],
@@ -90,49 +92,57 @@ def command(
     """
     import asyncio
 
-    from heldout._evals.racing import race
+    from heldout._evals.race import entrants
+    from heldout._evals.racing import run_race
 
     if not models and len(names) > 1:
-        of_models = {**options, "config": config_file, "set": settings, "T": parameters}
-        of_models["max_cost"] = max_cost
-        if given := [name for name, value in of_models.items() if value]:
-            raise click.UsageError(
-                f"{given[0]} is for models that run, and these are finished runs"
-            )
+        _refuse_options_of_models()
         from heldout.analysis.replayed_race import race_runs
         from heldout.reporting.names import load_report
 
         reports = [load_report(name) for name in names]
-        report = race_runs(reports, level=level, keep_power=keep_power)
+        report = race_runs(reports, level=level, keep_power=keep_power, cluster=cluster)
         _print(report, as_json, were_run="would have been")
         raise click.exceptions.Exit(report.exit_code)
-    if len(names) > 1 or len({*models}) < 2 or len({*models}) < len(models):
-        raise click.UsageError("a race is between two models or more: --model A --model B")
+    if len(names) > 1:
+        raise click.UsageError("a race is of one FILE: --model A --model B, or of finished runs")
     file = Path(names[0])
     with stdout_for_json(as_json), ExitStack() as directories:
         eval_file = load_eval_file(file)
         request = RunRequest.of(config_file, settings, parameters, (), options)
         config = configure(eval_file.config, request.settings)
-        if config.until is not None:
-            raise InvalidInput("a race has a claim of its own: leave out until")
+        configs = entrants(models, config)
         definition = eval_file.define(request.dataset)
-        configs = {}
-        for model in models:
-            name = experiment_name_of(f"{config.experiment_name}-{model}")
-            own = replace(config, endpoint=model, experiment_name=name)
-            configs[model] = directories.enter_context(run_directory(own))
         report = asyncio.run(
-            race(
+            run_race(
                 definition,
-                configs,
+                {
+                    model: directories.enter_context(run_directory(own))
+                    for model, own in configs.items()
+                },
                 level=level,
                 keep_power=keep_power,
+                cluster=cluster,
                 max_cost=max_cost,
                 announce=lambda line: click.echo(printable(line), err=True),
             )
         )
     _print(report, as_json, were_run="were")
     raise click.exceptions.Exit(report.exit_code)
+
+
+def _refuse_options_of_models() -> None:
+    """Refuse, by the names that were typed, options that finished runs have no use for."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        source = context.get_parameter_source(name)
+        if source is ParameterSource.COMMANDLINE and name not in OF_RUNS:
+            typed = max(option.opts, key=len)
+            raise click.UsageError(
+                f"{typed} is for models that run, and these are finished runs: leave it out, or "
+                "give FILE and --model"
+            )
 
 
 def _print(report: RaceReport, as_json: bool, *, were_run: str) -> None:

@@ -39,9 +39,13 @@ from heldout.cli._load import add_working_directory, load_module, user_code
 from heldout.cli._options import (
     SettingOption,
     count_option,
+    epochs_option,
+    limit_option,
+    name_options,
     parameters_option,
     parse_key_values,
     parse_value,
+    settings_options,
 )
 from heldout.errors import (
     EvalFileError,
@@ -85,8 +89,8 @@ class _RunCommand(click.Command):
     metavar="MODEL",
     help="PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2 (docs/models.md).",
 )
-@count_option("-n", "--limit", "max_samples", cls=SettingOption, help="Only the first N samples.")
-@count_option("--epochs", "repeats", cls=SettingOption, help="Attempts of each sample.")
+@limit_option
+@epochs_option
 @click.option(
     "--sample-id",
     "ids",
@@ -114,12 +118,9 @@ class _RunCommand(click.Command):
     metavar="KEY",
     help="With --until: samples that share a value of this metadata key run as one step.",
 )
-@click.option(
-    "--name",
-    "experiment_name",
-    cls=SettingOption,
-    metavar="NAME",
-    help="Name of the run.  [default: the name of FILE]",
+@name_options(
+    name="Name of the run.  [default: the name of FILE]",
+    resume="Continue the latest run of this name, if any, with the settings it was begun with.",
 )
 @click.option(
     "--tag",
@@ -130,26 +131,9 @@ class _RunCommand(click.Command):
 )
 @click.option("--note", metavar="TEXT", help="A remark that is saved with the run.")
 @click.option(
-    "--output-dir",
-    metavar="DIR",
-    help="Where run directories are made.  [default: outputs/evals]",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Continue the latest run of this name, if any, with the settings it was begun with.",
-)
-@click.option(
     "--overwrite", is_flag=True, help="Remove the latest run of this name once this one is done."
 )
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE.toml",
-    help="Settings in TOML: keys as for --set, and a table [dataset] for -T.",
-)
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting (below).")
+@settings_options
 @click.option(
     "--cache",
     is_flag=True,
@@ -385,13 +369,13 @@ def load_eval_file(path: Path) -> EvalFile:
 
     name = str(path)
     if is_task_name(name):
-        config = replace(base_config, experiment_name=experiment_name_of(name))
+        config = replace(base_config, experiment_name=runs.allowed_name(name))
         return EvalFile(path, config, functools.partial(load_task, name))
     path = find_eval_file(path)
     module = load_module(path)
     config = _find_config(module, path)
     if not config.experiment_name:
-        config = replace(config, experiment_name=experiment_name_of(path.stem))
+        config = replace(config, experiment_name=runs.allowed_name(path.stem))
     definition = getattr(module, "definition", None)
     reference = _find_function(module, path, "reference")
     if isinstance(definition, EvalDefinition):
@@ -410,12 +394,6 @@ def load_eval_file(path: Path) -> EvalFile:
         return replace(definition, reference=reference)
 
     return EvalFile(path, config, define)
-
-
-def experiment_name_of(name: str) -> str:
-    """Make a name of a run of any text."""
-    allowed = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
-    return allowed.lstrip("._-") or "eval"
 
 
 def _find_config(module: ModuleType, path: Path) -> EvalConfig:

@@ -133,6 +133,12 @@ def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
             raise RunDirectoryError(f"{path} cannot be made: {problem.strerror}") from None
 
 
+def allowed_name(text: str) -> str:
+    """Make a name of a run of any text."""
+    allowed = "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
+    return allowed.lstrip("._-") or "eval"
+
+
 @contextmanager
 def run_directory(root: str | Path, name: str, *, resume: bool = False) -> Iterator[Path]:
     """Give a run a directory of its own: a new one, or that of the run to resume.
