@@ -236,8 +236,15 @@ def waits():
     return {"accuracy": 0.5}
 first = evals.schedule(waits, step=5)
 assert begun.wait(60)
-with evals.trainer.lock:  # the worst moment: nobody in the child will ever give it back
-    child = os.fork()
+held, let_go = threading.Event(), threading.Event()
+def hold():
+    with evals.trainer.lock:  # the worst moment: nobody in the child will ever give it back
+        held.set()
+        let_go.wait()
+threading.Thread(target=hold).start()
+assert held.wait(60)
+child = os.fork()
+let_go.set()
 if child == 0:
     assert get_async_eval_dispatcher() is None
     handle = evals.schedule(half, step=6)
