@@ -191,7 +191,7 @@ def test_memory_of_a_gathered_copy_is_freed_and_filled_again(one_process: None) 
 def test_memory_that_is_not_there_is_a_reason(
     one_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.training.background.model_copy.available_memory", lambda: 1000)
+    monkeypatch.setattr("heldout._live.model_copy.available_memory", lambda: 1000)
     model = sharding.ShardedModel(fully_shard(torch.nn.Linear(64, 64)), Alone())
     with pytest.raises(Exception, match=r"the whole weights take 0\.0 GiB of memory"):
         SnapshotPool().try_snapshot(model, step=1)

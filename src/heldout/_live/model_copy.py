@@ -19,9 +19,9 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from heldout._core.memory import available_memory
 from heldout._live.decoding.model import unwrap
@@ -32,12 +32,47 @@ from heldout._live.wrappers import (
     plain_class,
     wrapped_module,
 )
-from heldout.training.background.jobs import NotCopyable
-from heldout.training.sharding import ShardedModel
+from heldout.errors import InvalidInput
+
+
+class NotCopyable(InvalidInput):
+    """There can be no copy of a model, so it is evaluated while training waits."""
 
 
 class _NoLongerFits(Exception):
     """The model has other modules or tensors than when its copy was made."""
+
+
+class Sharded(Protocol):
+    """A model of which this process has only a part, and which gathers the rest."""
+
+    def shape_of(self, tensor: Any) -> Any:
+        """Return the whole shape of a tensor; None for one that is not sharded."""
+
+    def primary(self, tensor: Any) -> Any:
+        """Return the tensor that a tied one is gathered with; by default itself."""
+
+    def gather_weights(
+        self,
+        receive: Callable[[Any, Any], object],
+        *,
+        needs_all: bool,
+        known_frozen: list[str] | None,
+    ) -> list[str]:
+        """Gather the weights in all processes, once they have agreed to.
+
+        Args:
+            receive: Gets each tensor and its whole content.
+            needs_all: Whether this process needs frozen weights, too.
+            known_frozen: The hashes of the frozen weights that it has; others are gathered again.
+
+        Returns:
+            The hashes of the frozen weights, by process.
+
+        Raises:
+            InvalidInput: One of the processes cannot take part.
+        """
+        ...
 
 
 _Transfer = tuple[Any, Any]
@@ -65,14 +100,19 @@ class ModelCopy:
     optimizers, hooks for gradients and compiled code are left out.
     """
 
-    def __init__(self, model: Any, *, device: Any = None, copy: Copy = "trainable") -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        sharded: Sharded | None = None,
+        device: Any = None,
+        copy: Copy = "trainable",
+    ) -> None:
         import torch
 
         self.original = bare_model(model)
-        self._sharded: ShardedModel | None = None
-        if isinstance(model, ShardedModel):
-            self._sharded = model
-        _check(self.original, is_gathered=self._sharded is not None)
+        self._sharded = sharded
+        _check(self.original, is_gathered=sharded is not None)
         self._gathered: dict[int, Any] = {}
         """The copies of sharded tensors, by the identity of these."""
         self._has_frozen: list[str] | None = None
@@ -214,7 +254,7 @@ class ModelCopy:
             self._due.append((tensor, target))
         return target
 
-    def _copy_sharded(self, sharded: ShardedModel, tensor: Any) -> Any:
+    def _copy_sharded(self, sharded: Sharded, tensor: Any) -> Any:
         """Return the copy's whole tensor for a sharded one; its content is gathered later."""
         import torch
 
@@ -344,7 +384,7 @@ class ModelCopy:
 
     # --- The order of what is written to it and read from it ---
 
-    def try_fill(self, sharded: ShardedModel | None = None) -> bool:
+    def try_fill(self, sharded: Sharded | None = None) -> bool:
         """Copy the original's current weights; on a GPU, enqueue the copies.
 
         Args:
@@ -404,17 +444,16 @@ class ModelCopy:
                 f"{available_memory() / 2**30:.1f}"
             )
 
-    def _gather(self, sharded: ShardedModel) -> None:
+    def _gather(self, sharded: Sharded) -> None:
         """Gather the weights from all processes."""
-        needs_all = self._has_frozen is None or self._copy == "all"
-        decision = sharded.agree(needs_all=needs_all, known_frozen=self._has_frozen)
-        self._has_frozen = None
+        known, self._has_frozen = self._has_frozen, None
 
         def receive(tensor: Any, whole: Any) -> None:
             self._gathered[id(tensor)].copy_(whole, non_blocking=True)
 
-        sharded.gather(receive, everything=decision.everything)
-        self._has_frozen = decision.frozen
+        self._has_frozen = sharded.gather_weights(
+            receive, needs_all=known is None or self._copy == "all", known_frozen=known
+        )
 
     def empty(self) -> None:
         """Free the memory of what was gathered, until the next fill."""
@@ -461,8 +500,7 @@ def refusal(where: str, why: str) -> NotCopyable:
 
 def bare_model(model: Any) -> Any:
     """Return the module that a model in training wraps."""
-    model = unwrap(model.model if isinstance(model, ShardedModel) else model)
-    inner = model
+    model = inner = unwrap(model)
     while hasattr(inner, "_modules") and (inner := wrapped_module(inner)) is not None:
         model = inner
     return model

@@ -123,6 +123,14 @@ class ShardedModel:
             raise InvalidInput("the first process has no time for an eval")
         return decision
 
+    def gather_weights(
+        self, receive: Receive, *, needs_all: bool, known_frozen: list[str] | None
+    ) -> list[str]:
+        """Gather the weights in all processes, as `agree` and `gather` do."""
+        decision = self.agree(needs_all=needs_all, known_frozen=known_frozen)
+        self.gather(receive, everything=decision.everything)
+        return decision.frozen
+
     def decline(self, problem: str | None = None) -> None:
         """Have the processes gather nothing, where they have not agreed yet.
 

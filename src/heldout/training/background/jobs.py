@@ -32,6 +32,7 @@ import msgspec
 
 from heldout._core.aio import Threads, is_async, settle, start_thread
 from heldout._live.isolation import thread_local_capture_mode
+from heldout._live.model_copy import NotCopyable
 from heldout.errors import InvalidInput
 from heldout.training.background.threads import TrainerThread, deadline
 from heldout.training.curve.curve_file import CurveFile
@@ -76,10 +77,6 @@ class Pool(Protocol):
     def say_full(self) -> str:
         """Say that all snapshots were in use, and which setting has more."""
         ...
-
-
-class NotCopyable(InvalidInput):
-    """A model has no snapshots, so it is evaluated while training waits."""
 
 
 # --- One eval -------------------------------------------------------------------------------------

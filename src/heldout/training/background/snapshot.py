@@ -26,9 +26,9 @@ from typing import Any
 from heldout._core.checks import check_count
 from heldout._live.decoding.memory import has_room
 from heldout._live.isolation import modules_of, modules_put_back, thread_local_capture_mode
+from heldout._live.model_copy import ModelCopy, bare_model, refusal
 from heldout._live.weights import Copy, checked_copy, fingerprint
 from heldout.errors import InvalidInput
-from heldout.training.background.model_copy import ModelCopy, bare_model, refusal
 from heldout.training.reasons import describe
 from heldout.training.sharding import ShardedModel
 
@@ -230,13 +230,14 @@ class SnapshotPool:
         with self._lock:
             copy = self._idle.pop() if self._idle else None
         sharded = model if isinstance(model, ShardedModel) else None
+        model = model if sharded is None else sharded.model
         if copy is not None and copy.original is bare_model(model) and copy.try_fill(sharded):
             return copy
         if copy is not None:
             # The others do not fit either, and their memory may be needed for the next.
             copy = None
             self.clear()
-        copy = ModelCopy(model, device=self._device, copy=self._copy)
+        copy = ModelCopy(model, sharded=sharded, device=self._device, copy=self._copy)
         copy.try_fill(sharded)
         self._copy_bytes = copy.own_bytes
         if sharded is not None:

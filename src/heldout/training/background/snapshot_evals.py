@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heldout._live.isolation import modules_of, untouched_random_state
+from heldout._live.model_copy import NotCopyable
 from heldout.errors import InvalidInput
 from heldout.training.background.dispatcher import AsyncEvalDispatcher
-from heldout.training.background.jobs import NotCopyable, Scheduled
+from heldout.training.background.jobs import Scheduled
 from heldout.training.curve.curve_file import EvalHistory
 from heldout.training.curve.points import CurvePoint, pending_point
 from heldout.training.curve.publishing import PointPublisher
