@@ -102,14 +102,15 @@ class TrainerHooks:
             if log_known and point is not None and not any(point is p for p in periodic.history):
                 made[periodic.label] = self._row(point)
         for periodic in self.on:
-            if len(periodic.history) < self._logged[periodic.label]:  # its training has begun again
-                self._logged[periodic.label] = 0
-            for point in periodic.history[self._logged[periodic.label] :]:
+            history, logged = periodic.history, self._logged[periodic.label]
+            if len(history) < logged:  # its training has begun again
+                logged = 0
+            for point in history[logged:]:
                 # The result of an asynchronous eval comes late: a row of the trainer's would put it
                 # at another step. Loggers of the dispatcher have it at its own.
                 if point.step == step or point.lag_steps is None:
                     made[periodic.label] = self._row(point)
-            self._logged[periodic.label] = len(periodic.history)
+            self._logged[periodic.label] = len(history)
         if is_shared:
             made = agree(current_ranks(), made, dict[str, LogRow])
         return made, is_shared

@@ -264,9 +264,7 @@ class CheckpointCurve:
         self.history = EvalHistory(self, self.run_dir, config, self._functions, resume=True)
         self.history.continue_attempt()
         results = {
-            (point.step, point.weights)
-            for point in (*self.history.earlier, *self.history.attempt)
-            if point.has_result
+            (point.step, point.weights) for point in self.history.all_points if point.has_result
         }
         for step, (signature, weights) in self._state.finished.items():
             if (step, weights) in results:
@@ -326,8 +324,7 @@ class CheckpointCurve:
 
     def unfinished(self) -> list[CurvePoint]:
         """List evals that an earlier process began, or had found, and did not finish."""
-        points = [*self.history.earlier, *self.history.attempt]
-        return [point for point in pending_points(points) if point.label == self.label]
+        return pending_points(self.history.all_points)
 
     def result_at(self, step: int) -> CurvePoint | None:
         """Return the current result of a step, if it has one."""
@@ -359,7 +356,8 @@ class CheckpointCurve:
         )
         pending = msgspec.structs.replace(pending, **known)
         history.file.append(pending)
-        history.replace_pending(pending)
+        history.drop_pending(pending.key)
+        history.add(pending)
         return pending
 
     def give_up(self, checkpoint: Checkpoint, reason: str) -> None:

@@ -434,18 +434,16 @@ class EvalHistory:
         resume: bool,
     ) -> None:
         self._owner = owner
-        self.attempt: list[CurvePoint] = []
-        """Points of this attempt."""
         self.file = file = open_curve_file(run_dir, owner)
         self.session = file.join(owner, resume=resume)
         """Its attempt. That of the file is a newer one once another `PeriodicEval` was set up on
         the directory: what this one still writes must not be taken for a point of that."""
-        self.earlier = [p for p in read_points(file.run.curve) if p.label == owner.label]
-        """Points of earlier attempts."""
+        self.all_points = [p for p in read_points(file.run.curve) if p.label == owner.label]
+        """Those of all attempts, superseded ones too, in the order of the attempts."""
         self.follows: int | None = None
         """Last step at which this attempt is known to have had the weights of earlier ones; None:
         it has not begun, or there is no earlier one."""
-        self._has_results = any(p.has_result for p in self.earlier)
+        self._has_results = any(p.has_result for p in self.all_points)
         info = file.read_config()
         if info is not None:
             _check_config(run_dir, info.config, config, has_results=self._has_results)
@@ -459,43 +457,46 @@ class EvalHistory:
     @property
     def points(self) -> list[CurvePoint]:
         """The current points of the curve, by step."""
-        return current_points([*self.earlier, *self.attempt])
+        return current_points(self.all_points)
+
+    @property
+    def attempt(self) -> list[CurvePoint]:
+        """Points of this attempt."""
+        return [point for point in self.all_points if point.session == self.session]
+
+    @property
+    def earlier(self) -> list[CurvePoint]:
+        """Points of earlier attempts."""
+        return [point for point in self.all_points if point.session != self.session]
 
     def points_with(self, point: CurvePoint) -> list[CurvePoint]:
         """Return the curve with this point added."""
-        if point.session != self.session:
-            return current_points([*self.earlier, point, *self.attempt])
-        return current_points([*self.earlier, *self.attempt, point])
+        return current_points(self._added(point))
 
     def add(self, point: CurvePoint) -> None:
         """Add a point, of this attempt or of an earlier one."""
-        (self.attempt if point.session == self.session else self.earlier).append(point)
+        self.all_points = self._added(point)
 
-    def continue_attempt(self) -> None:
-        """Continue the last attempt on the curve: this process follows training from outside."""
-        if not self.earlier:
-            return
-        self.session = self.file.session = self.earlier[-1].session
-        self.attempt += [point for point in self.earlier if point.session == self.session]
-        self.earlier = [point for point in self.earlier if point.session != self.session]
-        self.follows = next((point.follows for point in reversed(self.attempt)), None)
-
-    def replace_pending(self, pending: CurvePoint) -> None:
-        """Add a write-ahead line of this attempt, in place of an earlier one of the same eval."""
-        self.drop_pending(pending.key)
-        self.add(pending)
+    def _added(self, point: CurvePoint) -> list[CurvePoint]:
+        """Return all points with this one behind those of its attempt."""
+        own = [i for i, known in enumerate(self.all_points) if known.session == point.session]
+        place = own[-1] + 1 if own else len(self.all_points)
+        return [*self.all_points[:place], point, *self.all_points[place:]]
 
     def drop_pending(self, key: tuple[str, str, int]) -> None:
-        """Drop the write-ahead line of an eval that has ended."""
-        for points in (self.attempt, self.earlier):
-            points[:] = [point for point in points if not (point.pending and point.key == key)]
+        """Drop the write-ahead line of an eval that has ended, or that another line replaces."""
+        self.all_points = [p for p in self.all_points if not (p.pending and p.key == key)]
 
     def begin_attempt(self) -> None:
         """Begin another attempt, because the step counter went back."""
-        self.earlier += self.attempt
-        self.attempt.clear()
         self.follows = None
         self.session = self.file.begin_session()
+
+    def continue_attempt(self) -> None:
+        """Continue the last attempt on the curve: this process follows training from outside."""
+        if self.all_points:
+            self.session = self.file.session = self.all_points[-1].session
+            self.follows = next((point.follows for point in reversed(self.attempt)), None)
 
     def follow(self, step: int) -> None:
         """Note that at this step the attempt has the weights of earlier ones, if there are any."""
