@@ -53,7 +53,7 @@ from heldout.store.run_dir import RunDir, now
 from heldout.training.curve.curve_file import EvalHistory, reserve_name
 from heldout.training.curve.points import CurvePoint, outcomes_of
 from heldout.training.curve.publishing import PointPublisher
-from heldout.training.ranks import NO_LIMIT, Ranks, RanksApart, TimeLimit
+from heldout.training.ranks import NO_LIMIT, Ranks, RanksApart, TimeLimit, exchange
 from heldout.training.reasons import describe
 from heldout.training.runner import (
     EpisodeRunner,
@@ -287,7 +287,7 @@ def _run_here(
             except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
                 part.skipped, runner = describe(problem), None
             start = RankStart(0 if known else task.size, whole, has_model=runner is not None)
-            starts = _exchange(ranks, start)
+            starts: list[RankStart] = exchange(ranks, start, RankStart)
             size = starts[0].size
             if size and (reason := _explain_difference(starts, model, ranks)) is not None:
                 part.skipped, runner = reason, None
@@ -323,13 +323,6 @@ def _encode_part(part: RankResults) -> bytes:
 # --- Do all ranks have the same weights? -------------------------------------------------------
 
 
-def _exchange(ranks: Ranks, start: RankStart) -> list[RankStart]:
-    if ranks.world == 1:
-        return [start]
-    raw = ranks.all_gather(msgspec.json.encode(start))
-    return [msgspec.json.decode(each, type=RankStart) for each in raw]
-
-
 def _explain_difference(starts: Sequence[RankStart], model: Any, ranks: Ranks) -> str | None:
     """Say what differs between the weights of the ranks, all of which call this; None if nothing.
 
@@ -343,10 +336,7 @@ def _explain_difference(starts: Sequence[RankStart], model: Any, ranks: Ranks) -
         tensors = hash_tensors(model)
     except Exception:  # noqa: BLE001 - no rank may leave before the others
         tensors = {}
-    held = [
-        msgspec.json.decode(raw, type=dict[str, tuple[str, bool]])
-        for raw in ranks.all_gather(msgspec.json.encode(tensors))
-    ]
+    held = exchange(ranks, tensors, dict[str, tuple[str, bool]])
     (first, _), other = own[0], others[0]
     mine, theirs = held[first], held[other]
     names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]

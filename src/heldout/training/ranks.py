@@ -191,6 +191,21 @@ def agree(ranks: Ranks, mine: Any, kind: Any) -> Any:
     return msgspec.json.decode(ranks.broadcast(msgspec.json.encode(mine)), type=kind)
 
 
+def exchange(ranks: Ranks, mine: Any, kind: Any) -> list[Any]:
+    """Return the values of all processes, in order.
+
+    Args:
+        ranks: The processes, each of which calls this.
+        mine: The value of this process, which JSON can represent.
+        kind: Its type.
+    """
+    if ranks.world == 1:
+        return [mine]
+    return [
+        msgspec.json.decode(raw, type=kind) for raw in ranks.all_gather(msgspec.json.encode(mine))
+    ]
+
+
 def is_first_process(ranks: Ranks | None = None) -> bool:
     """Return whether this process is the one that writes.
 

@@ -50,8 +50,9 @@ class CurveFile:
 
     def __init__(self, path: Path) -> None:
         self.run = RunDir(path)
-        self.session = new_session()
+        self.session = ""
         """Id of this attempt of the training run."""
+        self.begin_session()
         self.names: set[tuple[str, str, int]] = set()
         """Keys of evals that were scheduled here and did not end in a skip."""
         self.labels: set[str] = set()
@@ -133,7 +134,7 @@ class CurveFile:
 
     def begin_session(self) -> str:
         """Begin another attempt: training was set up again, or went back to an earlier step."""
-        self.session = new_session()
+        self.session = os.urandom(4).hex()
         return self.session
 
     # --- The curve ---
@@ -254,11 +255,6 @@ def _forget_files() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_files)
-
-
-def new_session() -> str:
-    """Make an id for an attempt of a training run."""
-    return os.urandom(4).hex()
 
 
 def has_points(path: Path) -> bool:

@@ -390,11 +390,6 @@ def verdict_line(judged: CurvePoint) -> CurvePoint:
     )
 
 
-def decode_point(path: Path, number: int, line: bytes) -> CurvePoint:
-    """Decode line `number` of the curve at `path`; DamagedJournal if it is not a point."""
-    return CURVE.decode(path, number, line, CurvePoint)
-
-
 def read_points(path: Path) -> list[CurvePoint]:
     """Read every point of a curve.
 
@@ -405,7 +400,9 @@ def read_points(path: Path) -> list[CurvePoint]:
         One point per eval, in the order of their first lines; evals without a result are `pending`.
         `current_points` selects those that make up the curve.
     """
-    return settled(decode_point(path, number, line) for number, _, line in lines(path, CURVE))
+    return settled(
+        CURVE.decode(path, number, line, CurvePoint) for number, _, line in lines(path, CURVE)
+    )
 
 
 def settled(points: Iterable[CurvePoint]) -> list[CurvePoint]:

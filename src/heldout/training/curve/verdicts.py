@@ -504,9 +504,7 @@ class StepVerdict:
         return f": {found}; {_detectable_text(decided.gain)}"
 
 
-_NO_START = dict.fromkeys(
-    ("since_start", "since_start_gain", "since_start_ci_low", "since_start_ci_high")
-) | {"since_start_text": None}
+_NO_START = {f"since_start{field}": None for field in ("", "_gain", "_ci_low", "_ci_high", "_text")}
 
 
 def _gain_text(gain: Gain, steps: Steps, n: int) -> str:
