@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
-from heldout.training import sharding
+from heldout.training import AsyncEvalDispatcher, sharding
 from heldout.training.background.snapshot import SnapshotPool
 from heldout.training.ranks import Alone, TimeLimit
 from tests.training import toys
@@ -195,6 +195,24 @@ def test_memory_that_is_not_there_is_a_reason(
     model = sharding.ShardedModel(fully_shard(torch.nn.Linear(64, 64)), Alone())
     with pytest.raises(Exception, match=r"the whole weights take 0\.0 GiB of memory"):
         SnapshotPool().try_snapshot(model, step=1)
+
+
+def test_a_model_that_tensor_parallelism_has_split_is_a_skip_that_says_why(
+    one_process: None, tmp_path: Path
+) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    parallelize_module(model, init_device_mesh("cpu", (1,)), {"0": ColwiseParallel()})
+    with AsyncEvalDispatcher(when_full="wait"):
+        for name in ("background", "inline"):
+            evals = toys.periodic(tmp_path / name, model)
+            evals.maybe_run(10, wait=name == "inline")
+    for name in ("background", "inline"):
+        [point] = toys.points_of(tmp_path / name / "run")
+        assert "this model cannot be copied, because of 0: " in str(point.skipped)
+        assert "is a hook of its forward pass" in str(point.skipped)
 
 
 def test_a_process_that_takes_no_part_is_named_and_nothing_is_gathered(one_process: None) -> None:
