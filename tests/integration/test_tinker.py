@@ -6,10 +6,14 @@ import asyncio
 import importlib
 import inspect
 import json
+import os
 import re
+import subprocess
+import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -65,6 +69,7 @@ pytestmark = pytest.mark.integration
 
 SAMPLES = [Sample(f"s{i}", {"question": f"n={i}"}, str(i)) for i in range(10)]
 REAL_SERVICE = tinker.ServiceClient
+ROOT = Path(__file__).parents[2]
 KEY = "tml-a-key-that-nobody-may-see"
 
 
@@ -677,6 +682,31 @@ def test_the_loops_logger_is_open_until_the_evals_are_drained(
     ]
 
 
+def test_evals_that_need_the_rollout_executor_of_a_loop_that_has_ended_are_skips(
+    service: FakeService,
+) -> None:
+    config = rl_config(
+        dataset_builder=ProblemsBuilder(batches=5, tests=2),
+        evaluator_builders=[lambda: Slow(service)],
+    )
+    config = with_heldout(config, async_eval=True)
+
+    async def main() -> None:
+        service.gate = asyncio.Event()
+        # One at a time, and the first waits for the gate: the test set's come after the loop.
+        async with AsyncEvalDispatcher(run_dir="evals", max_pending=99, max_running=1):
+            await train.main(config, rollout_executor=ThreadPoolExecutor(1))
+            assert service.updates == 5
+            service.gate.set()
+
+    asyncio.run(main())
+    points = curve("evals")
+    assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    late = [p.skipped for p in points if p.label == "test"]
+    assert len(late) == 3
+    assert all("after shutdown" in str(reason) for reason in late)
+
+
 def test_by_default_training_goes_on_where_evals_pile_up(service: FakeService) -> None:
     config = rl_config(batches=12, eval_every=1, evaluator_builders=[lambda: Slow(service)])
     config = with_heldout(config, async_eval=True)
@@ -939,6 +969,46 @@ def test_a_training_that_is_resumed_goes_on_with_its_curve(service: FakeService)
     points = curve()
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
     assert all(p.skipped is None for p in points)
+
+
+# --- Before the save or after it ----------------------------------------------------------------
+
+CRASHES = """
+import asyncio, os, sys
+import tinker
+from heldout.integrations.tinker import with_heldout
+from tests.integration import test_tinker as here
+
+loop, dies_at = sys.argv[1], int(sys.argv[2])
+service = here.FakeService()
+tinker.ServiceClient = service
+# As a driver does, or the kernel's out-of-memory killer. Only evals are greedy.
+service.fails = lambda updates: os._exit(9) if updates == dies_at else None
+if loop == "rl":
+    config, main = here.rl_config(7), here.train.main
+else:
+    config, main = here.supervised_config(save_every=2), here.supervised.main
+asyncio.run(main(with_heldout(config, here.evaluator())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "saved"), [("rl", ["000002", "000004"]), ("supervised", ["000002"])]
+)
+def test_the_rl_loop_saves_a_step_before_it_evaluates_it_and_the_supervised_one_after(
+    loop: str, saved: list[str]
+) -> None:
+    died = subprocess.run(
+        [sys.executable, "-c", CRASHES, loop, "4"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert died.returncode == 9, died.stdout
+    lines = Path("checkpoints.jsonl").read_text().splitlines()
+    assert [json.loads(line)["name"] for line in lines] == saved
+    assert rewards([p for p in curve() if p.has_result]) == {0: 0.0, 2: 0.4}
 
 
 # --- Steps --------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from heldout import Sample, Score, Trajectory
 from heldout._live.rendering.chat_templates import ChatRenderer
 from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
+from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import build_rollout_func, in_rollout_phase
 from heldout.testing import assert_neutral
 from heldout.training import CurvePoint, PeriodicEval, live_model, read_points
@@ -187,6 +188,25 @@ def test_where_rollouts_serve_several_steps_an_eval_comes_with_the_first_after_i
     make_trainer(spy, max_steps=8, steps_per_generation=2).train()
     assert spy.steps == [0, 2, 4, 6]
     assert steps(evals.points) == [4, 6]
+
+
+def test_an_eval_comes_after_the_save_of_its_step_and_the_last_one_before(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    """An eval that ends the process costs no step: that was saved before the next rollouts."""
+    done: list[str] = []
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        done.append(f"eval {trainer.state.global_step}")
+        return trl.score(trajectory, sample)
+
+    evals = make_eval(tmp_path, score_fn=score)
+    trainer = make_trainer(rollout_func([evals]), max_steps=4, save_strategy="steps", save_steps=2)
+    HeldoutCallback(evals, allow_overlap=True).attach(trainer)
+    trainer.add_callback(Callback(on_save=lambda step, model: done.append(f"save {step}")).inner)
+    trainer.train()
+    assert list(dict.fromkeys(done)) == ["save 2", "eval 2", "eval 4", "save 4"]
+    assert steps(evals.points) == [2, 4]
 
 
 def test_where_a_step_has_several_rollouts_it_is_evaluated_once(

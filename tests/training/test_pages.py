@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from heldout.training import AsyncEvalDispatcher, CurveMonitor, PeriodicEval, from_functions
-from heldout.training.loggers import Loggers
+from heldout.training import (
+    AsyncEvalDispatcher,
+    CurveMonitor,
+    PeriodicEval,
+    follow_checkpoints,
+    from_functions,
+)
+from heldout.training.checkpoints import commands
+from heldout.training.loggers import Loggers, base
 from tests.test_docs import tables
 from tests.training.toys import Clock, Heartbeats, Model, periodic, questions, score, weighted
 
@@ -60,13 +67,16 @@ def test_defaults_are_those_that_the_page_names(page: str, heading: str, functio
 
 
 def test_numbers_in_the_text_are_the_defaults() -> None:
-    """Of how long, and how many, the pages on background evals and loggers speak."""
+    """Of how long, and how many: background evals, loggers, followed checkpoints."""
     background = inspect.signature(AsyncEvalDispatcher).parameters
     assert background["max_pending"].default == 8
     assert background["drain_timeout"].default == 600
     assert background["when_full"].default == "skip"
     assert inspect.signature(Loggers).parameters["capacity"].default == 1000
     assert inspect.signature(Loggers.close).parameters["timeout"].default == 60
+    assert base.SLOW_SECONDS == 120
+    assert commands.CONVERT_SECONDS == 4 * 60 * 60
+    assert inspect.signature(follow_checkpoints).parameters["poll_seconds"].default == 10
 
 
 def test_after_ctrl_c_what_is_in_flight_has_two_seconds(tmp_path: Path) -> None:
