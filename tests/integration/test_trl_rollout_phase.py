@@ -190,8 +190,9 @@ def test_where_rollouts_serve_several_steps_an_eval_comes_with_the_first_after_i
     assert steps(evals.points) == [4, 6]
 
 
-def test_an_eval_comes_after_the_save_of_its_step_and_the_last_one_before(
-    make_trainer: MakeTrainer, tmp_path: Path
+@pytest.mark.parametrize("after_save", [False, True])
+def test_an_eval_comes_after_the_save_of_its_step_and_the_last_one_before_unless_that_is_asked_for(
+    make_trainer: MakeTrainer, tmp_path: Path, after_save: bool
 ) -> None:
     """An eval that ends the process costs no step: that was saved before the next rollouts."""
     done: list[str] = []
@@ -202,10 +203,14 @@ def test_an_eval_comes_after_the_save_of_its_step_and_the_last_one_before(
 
     evals = make_eval(tmp_path, score_fn=score)
     trainer = make_trainer(rollout_func([evals]), max_steps=4, save_strategy="steps", save_steps=2)
-    HeldoutCallback(evals, allow_overlap=True).attach(trainer)
-    trainer.add_callback(Callback(on_save=lambda step, model: done.append(f"save {step}")).inner)
+    HeldoutCallback(evals, allow_overlap=True, after_save=after_save).attach(trainer)
+    # Before ours, which evaluates where the save is told.
+    trainer.callback_handler.callbacks.insert(
+        0, Callback(on_save=lambda step, model: done.append(f"save {step}")).inner
+    )
     trainer.train()
-    assert list(dict.fromkeys(done)) == ["save 2", "eval 2", "eval 4", "save 4"]
+    last = ["save 4", "eval 4"] if after_save else ["eval 4", "save 4"]
+    assert list(dict.fromkeys(done)) == ["save 2", "eval 2", *last]
     assert steps(evals.points) == [2, 4]
 
 
