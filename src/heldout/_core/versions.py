@@ -1,8 +1,9 @@
-"""Whether a version of a package that an adapter supports is installed."""
+"""Which version of a package is installed, and whether it is one that an adapter supports."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+import json
+from importlib.metadata import Distribution, PackageNotFoundError, version
 
 from heldout.errors import InvalidInput
 
@@ -34,3 +35,9 @@ def check_version(package: str, supported: str, *, why: str) -> str:
             f"{install}"
         )
     return installed
+
+
+def is_editable(package: Distribution) -> bool:
+    """Say whether a package's code may differ from that of its version."""
+    origin = json.loads(package.read_text("direct_url.json") or "{}")
+    return bool(origin.get("dir_info", {}).get("editable"))

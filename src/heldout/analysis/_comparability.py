@@ -214,8 +214,8 @@ def ran_one_published_task(a: LoadedRun, b: LoadedRun) -> bool:
     fingerprints would never agree.
     """
     logged = [run.config.get("imported") for run in (a, b)]
-    factories = [run.functions.get("environment_factory") for run in (a, b)]
-    for theirs, ours in ((logged[0], factories[1]), (logged[1], factories[0])):
+    scorers = [run.functions.get("score_fn") for run in (a, b)]
+    for theirs, ours in ((logged[0], scorers[1]), (logged[1], scorers[0])):
         if not isinstance(theirs, dict) or not isinstance(ours, dict):
             continue
         logs, here = theirs.get("published"), ours.get("published")
@@ -329,6 +329,9 @@ def _describe_rubric_changes(function_a: Any, function_b: Any) -> list[str]:
 def find_changed_settings(a: LoadedRun, b: LoadedRun) -> dict[str, tuple[Any, Any]]:
     """Return the settings other than the policy that differ, with both values."""
     settings_a, settings_b = _comparable_settings(a), _comparable_settings(b)
+    if ran_one_published_task(a, b):
+        for settings in (settings_a, settings_b):
+            settings.pop("prepare_messages", None)  # the package's, like the rest of the task
     return {
         name: (settings_a.get(name), settings_b.get(name))
         for name in {**settings_a, **settings_b}

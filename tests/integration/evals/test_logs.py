@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from inspect_ai.tool import tool
 import heldout
 from heldout import EvalReport, Message, Metric, Sample, Score, Stop, ToolCall, Trajectory
 from heldout._evals.rescoring import rescore
+from heldout.adapters.lm_eval import from_lm_eval
 from heldout.adapters.logs import export_inspect, find_logs, import_log
 from heldout.analysis import compare
 from heldout.errors import InvalidInput, NotComparable, ResumeMismatch, SystemicFailure
@@ -590,6 +593,124 @@ def test_lm_eval_samples_become_runs_without_the_metrics_over_all_documents(
     with pytest.raises(InvalidInput, match="has no metric 'f1'; it has acc, acc_norm"):
         import_log(logs[0].path, output_dir=tmp_path, score="f1")
     refuse_to_lose_a_line(logs[0].path, tmp_path)
+
+
+SUMS: dict[str, Any] = {
+    "task": "sums",
+    "dataset_path": "json",
+    "test_split": "test",
+    "doc_to_text": "{{q}}=",
+    "doc_to_target": "{{a}}",
+    "output_type": "generate_until",
+    "generation_kwargs": {"until": ["\n"], "max_gen_toks": 9, "do_sample": False},
+    "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    "filter_list": [
+        {"name": name, "filter": [{"function": "take_first"}]} for name in ("strict", "flex")
+    ],
+}
+
+
+def with_functions(task: dict[str, Any]) -> dict[str, Any]:
+    return {**task, "process_results": lambda doc, answers: {"exact_match": len(answers[0])}}
+
+
+def log_with_lm_eval(task: dict[str, Any], folder: Path, **settings: Any) -> Path:
+    """A log that lm-eval writes of a model which adds up right where the sum is even."""
+    import lm_eval
+    from lm_eval.api.model import LM
+    from lm_eval.loggers import EvaluationTracker
+    from lm_eval.tasks import TaskManager
+
+    class Adder(LM):  # type: ignore[misc]
+        def loglikelihood(self, requests: Any, **_: Any) -> Any:
+            raise NotImplementedError
+
+        loglikelihood_rolling = loglikelihood
+
+        def generate_until(self, requests: Any, **_: Any) -> Any:
+            return [add_up(request.args[0]) for request in requests]
+
+    tracker = EvaluationTracker(output_path=str(folder / "out"))
+    results = lm_eval.simple_evaluate(
+        model=Adder(),
+        tasks=[deepcopy(task)],
+        log_samples=True,
+        task_manager=TaskManager(include_defaults=False),
+        evaluation_tracker=tracker,
+        bootstrap_iters=0,
+        **settings,
+    )
+    assert results is not None
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    tracker.save_results_samples(task_name="sums", samples=samples["sums"])
+    (log,) = find_logs([folder / "out"])
+    return log.path
+
+
+def add_up(prompt: str) -> str:
+    first, second = re.findall(r"(\d+)\+(\d+)=$", prompt)[0]
+    return str(int(first) + int(second) + int(first) % 2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    ("unlike", "ours", "theirs"),
+    [
+        (None, {}, {}),
+        (None, {"num_fewshot": 2, "metric": "exact_match,flex"}, {"num_fewshot": 2}),
+        (
+            "scorer",
+            {
+                "config": {
+                    "output_type": "generate_until",
+                }
+            },
+            {},
+        ),
+        ("scorer", {"system_prompt": "Add up."}, {}),
+        ("scorer", {"fewshot_seed": 7}, {}),
+        ("scorer", {"functions": True}, {}),
+        ("scorer", {"installed": "0.4.12"}, {}),
+    ],
+)
+def test_a_log_of_lm_eval_is_compared_with_a_run_of_the_same_task_here(
+    unlike: str | None,
+    ours: dict[str, Any],
+    theirs: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [{"q": f"{i}+{i}", "a": str(2 * i)} for i in range(6)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "shots.jsonl").write_text('{"q": "7+1", "a": "8"}\n{"q": "8+1", "a": "9"}')
+    files = {"test": str(tmp_path / "rows.jsonl"), "train": str(tmp_path / "shots.jsonl")}
+    kwargs = {"data_files": files, "cache_dir": str(tmp_path / "cache")}
+    task: dict[str, Any] = {**SUMS, "dataset_kwargs": kwargs, "training_split": "train"}
+    functions, installed = ours.pop("functions", False), ours.pop("installed", None)
+    own_task = {**task, "metadata": {"version": 2}} if ours.pop("config", None) else task
+    if functions:
+        task = own_task = with_functions(task)
+    log = log_with_lm_eval(task, tmp_path, **theirs)
+    metric = ours.get("metric", "exact_match,strict")
+    imported = import_log(log, output_dir=tmp_path, score=metric, **ANYTHING)
+    if installed is not None:
+        imported.config["imported"]["published"]["packages"]["lm_eval"] = installed
+    report = heldout.run(
+        from_lm_eval(own_task, **ours),
+        endpoint=lambda messages: add_up(messages[-1].text),
+        output_dir=str(tmp_path / "own"),
+    )
+    if unlike is None:
+        for comparison in (compare(imported, report), compare(report, imported)):
+            assert (comparison.paired, comparison.mismatches) == (True, ())
+            assert comparison.overall.difference == 0
+            assert "prepare_messages" not in comparison.changed_settings
+        assert 0 < report.summary["mean"] < 1
+        return
+    with pytest.raises(NotComparable) as refused:
+        compare(imported, report, allow=["samples"])
+    assert {*refused.value.kinds} == {unlike}
 
 
 def refuse_to_lose_a_line(path: Path, folder: Path) -> None:

@@ -7,10 +7,11 @@ everything that a caller may change, an imported log and a run here are of one t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import Distribution
 from typing import Any
+
+from heldout._core.versions import is_editable
 
 LIMITS = (
     *("message_limit", "token_limit", "token_limit_type", "turn_limit"),
@@ -85,7 +86,7 @@ def describe_task(
         scorers: Their names.
         reward: The score that is the reward.
     """
-    if not isinstance(name, str) or len(packages) != 1 or _is_editable(packages[0]):
+    if not isinstance(name, str) or len(packages) != 1 or is_editable(packages[0]):
         return None
     from importlib.metadata import version
 
@@ -100,12 +101,6 @@ def describe_task(
         roles={role: str(model) for role, model in roles.items()},
         rewards=[reward],
     )
-
-
-def _is_editable(package: Distribution) -> bool:
-    """Say whether a package's code may differ from that of its version."""
-    origin = json.loads(package.read_text("direct_url.json") or "{}")
-    return bool(origin.get("dir_info", {}).get("editable"))
 
 
 def _listed(solver: Any) -> list[Any]:

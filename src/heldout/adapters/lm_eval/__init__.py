@@ -14,14 +14,17 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from heldout._core.config import Sampling
+from heldout._core.versions import is_editable
 from heldout._evals.rollout import EvalDefinition
 from heldout._live.isolation import untouched_random_state
 from heldout.adapters.lm_eval.documents import build_documents, check_documents
 from heldout.adapters.lm_eval.names import TaskFile, addresses, find_task_files, refusal
+from heldout.adapters.lm_eval.published import describe_published, has_functions
 from heldout.adapters.lm_eval.score import AskedTasks, LmEvalTasks, MetricNames, RatedTasks
 from heldout.adapters.seam import Row, TaskAdapter
 from heldout.errors import InvalidInput, printable_error
@@ -90,7 +93,31 @@ def from_lm_eval(
         made = kind(str(task), tasks, reward, sampling)
         how = PromptSettings(limit, chat, multiturn, system_prompt)
         made.built = [row for n, t in tasks.items() for row in _build(n, t, how)]
+        if len(tasks) == 1:  # a log is of one task
+            [(name, only)] = tasks.items()
+            is_installed = task == name and not include_path and name in find_task_files()
+            made.published = _describe(name, only, reward, how, fewshot_seed, is_installed)
         return made.definition()
+
+
+def _describe(
+    name: str, task: Any, reward: str, how: PromptSettings, seed: int, is_installed: bool
+) -> dict[str, Any] | None:
+    """Return what names the task as its logs do; None where its code may be another one."""
+    package = distribution("lm-eval")
+    has_own_code = not is_installed and has_functions(task.config.to_dict(keep_callable=True))
+    if has_own_code or is_editable(package):
+        return None
+    return describe_published(
+        name,
+        version=package.version,
+        config=json.loads(json.dumps(task.config.to_dict(), default=str)),
+        fewshot_seed=seed,
+        chat=how.chat,
+        multiturn=how.multiturn,
+        system_prompt=how.system_prompt,
+        rewards=[reward],
+    )
 
 
 def task_names(include_path: str | Path | Sequence[str | Path] = ()) -> dict[str, str | None]:

@@ -104,6 +104,8 @@ class LmEvalTasks(AdaptedEval):
         self._names = {name: MetricNames.of(task) for name, task in tasks.items()}
         self.built: Sequence[Row] = ()
         """The documents as rows, whose sources are the instances that lm-eval has built."""
+        self.published: dict[str, Any] | None = None
+        """What names the task in its logs, too."""
 
     def rows(self) -> Sequence[Row]:
         """Return the documents."""
@@ -111,11 +113,12 @@ class LmEvalTasks(AdaptedEval):
 
     def identity(self) -> dict[str, Any]:
         """Return config and code of the tasks."""
-        return {
+        own = {
             "config": _digest([_config_of(self._tasks[name]) for name in sorted(self._tasks)]),
             "reward": self._reward,
             "stops": list(self._stops),
         }
+        return own if self.published is None else {**own, "published": self.published}
 
     @abstractmethod
     def responses(self, trajectory: Trajectory) -> list[Any]:

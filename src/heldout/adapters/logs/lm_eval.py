@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from heldout._core.chat.messages import message_of, to_chat_api
+from heldout.adapters.lm_eval.published import describe_published
 from heldout.adapters.logs.archive import JsonLines, decode_json, read_bounded
 from heldout.adapters.logs.logged import Attempts, LoggedEval, commit_of, errored, utc
 from heldout.adapters.logs.own_results import OwnResult
@@ -95,6 +96,7 @@ def read_lm_eval_log(path: Path, *, score: str | None = None) -> LoggedEval:
         about={
             "task_version": _part(results, "versions").get(task),
             "left_out": list(names.left_out) or None,
+            "published": _describe_published(results, config, task, names.reward),
         },
         started=utc(results.get("date")),
         git=commit_of(results.get("git_hash"), None),
@@ -175,6 +177,23 @@ def _describe_functions(
         "score_fn": {"name": f"lm-eval:{task},{names.reward}", "source": _digest(scoring)},
         "prepare_messages": {"name": f"lm-eval:{task}", "source": _digest(prompt)},
     }
+
+
+def _describe_published(
+    results: Mapping[str, Any], config: Mapping[str, Any], task: str, reward: str
+) -> dict[str, Any] | None:
+    """Return what names the task here, too; None where the log lacks something of it."""
+    version, system = results.get("lm_eval_version"), results.get("system_instruction")
+    return describe_published(
+        task,
+        version=version if isinstance(version, str) else None,
+        config=config,
+        fewshot_seed=_part(results, "config").get("fewshot_seed"),
+        chat=bool(results.get("chat_template")),
+        multiturn=results.get("fewshot_as_multiturn"),
+        system_prompt=system if isinstance(system, str) else None,
+        rewards=[reward],
+    )
 
 
 def _digest(value: Any) -> str:
