@@ -22,6 +22,7 @@ import msgspec
 
 from heldout._core.chat.messages import message_of, to_chat_api
 from heldout.adapters.lm_eval.published import describe_published
+from heldout.adapters.lm_eval.score import metric_name
 from heldout.adapters.logs.archive import JsonLines, decode_json, read_bounded
 from heldout.adapters.logs.logged import Attempts, LoggedEval, commit_of, errored, utc
 from heldout.adapters.logs.own_results import OwnResult
@@ -201,11 +202,6 @@ def _digest(value: Any) -> str:
 
 
 # --- Metrics ------------------------------------------------------------------------------------
-
-
-def metric_name(metric: str, filter_name: str) -> str:
-    """Name a metric after a filter, as lm-eval does; of a task without filters, by its name."""
-    return metric if filter_name == "none" else f"{metric},{filter_name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from heldout._finish_reasons import LENGTH
 from heldout.adapters.logs.archive import JsonLines, decode_json, read_bounded
 from heldout.adapters.logs.logged import Attempts, LoggedEval, commit_of, errored, utc
 from heldout.adapters.logs.own_results import OwnResult
+from heldout.adapters.verifiers.scores import FAILED_STAGES, REWARD, number_names
 from heldout.errors import InvalidInput, ScoringFailed
 from heldout.types import (
-    METRIC_SUFFIXES,
     MOST_TOKENS,
     EvalResult,
     Message,
@@ -39,9 +39,6 @@ from heldout.types import (
 
 CLASSIC, METADATA = "results.jsonl", "metadata.json"
 TRACES = "traces.jsonl"
-REWARD = "reward"
-FAILED_STAGES = ("setup_timeout", "finalize_timeout", "scoring_timeout")
-"""Stop conditions that are failures, though verifiers calls such a rollout ok."""
 LIMITS = {
     "max_turns_reached": "max_turns",
     "prompt_too_long": "context",
@@ -65,16 +62,11 @@ DEFAULTS: dict[str, Any] = {
 
 def _make_score(reward: Any, metrics: Mapping[str, Any], weights: Mapping[str, Any]) -> Score:
     """Make the score; the reward is the package's own number, the rest is tracked."""
+    known = [name for name, value in metrics.items() if name and value is not None]
     made = [Metric(REWARD, _finite(REWARD, reward), 1.0)]
-    taken = {REWARD}
-    for name, value in metrics.items():
-        misread = any(name.endswith(s) and name.removesuffix(s) in metrics for s in METRIC_SUFFIXES)
-        free = f"{name}_2" if misread or name in taken else name
-        if value is None or not name:
-            continue
-        taken.add(free)
+    for name, free in zip(known, number_names(known), strict=True):
         about = {"weight": weights[name]} if name in weights else {}
-        made.append(Metric(free, _finite(name, value), metadata=about))
+        made.append(Metric(free, _finite(name, metrics[name]), metadata=about))
     return Score(tuple(made))
 
 

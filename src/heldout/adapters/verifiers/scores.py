@@ -17,6 +17,8 @@ from heldout.types import METRIC_SUFFIXES, Metric, Sample, Score, Trajectory
 
 REWARD = "reward"
 """The metric that carries the environment's weighted sum."""
+FAILED_STAGES = ("setup_timeout", "finalize_timeout", "scoring_timeout")
+"""Stop conditions of v1 that are failures, though the package calls such a rollout ok."""
 
 
 class ScoredByVerifiers(AdaptedEval):

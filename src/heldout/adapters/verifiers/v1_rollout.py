@@ -29,7 +29,7 @@ from heldout._core.aio import SharedUserCode, in_user_code
 from heldout._core.chat.messages import message_of, to_chat_api
 from heldout._core.current_attempt import add_other_usage
 from heldout._finish_reasons import LENGTH, STOP, TOOL_CALLS
-from heldout.adapters.verifiers.scores import finite, number_names
+from heldout.adapters.verifiers.scores import FAILED_STAGES, finite, number_names
 from heldout.environments.driven import DrivenConversation, TurnsUsedUp
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.types import Completion, Message, ToolSpec, Usage
@@ -40,8 +40,6 @@ CLIENT = vf.EvalClientConfig(base_url="http://127.0.0.1:9/v1", api_key_var="HELD
 gets no answer."""
 MAX_TURNS = "max_turns"
 """The stop condition of a rollout that heldout's limit ends, as of one that verifiers' does."""
-FAILED_STAGES = ("setup_timeout", "finalize_timeout", "scoring_timeout")
-"""Stop conditions that are failures, though the package calls such a rollout ok."""
 HONOURED = {"model", "messages", "tools", "stream", "stream_options", "n"}
 REFUSED = {"stop", "response_format", "logit_bias", "functions", "prediction", "modalities"}
 """Settings that a request may not have: they would change what the model answers."""
