@@ -803,5 +803,9 @@ def test_a_rescored_run_says_that_other_scores_stopped_it(stopped: EvalReport) -
     assert again.settled is not None
     assert again.settled.decision == "inconclusive"
     assert "under its own score function" in again.settled.sentence
+    lines = [block.parts for block in build_report(again).blocks if isinstance(block, Line)]
+    said = " ".join(str(part) for parts in lines for part in parts)
+    assert "and score it again" in said
+    assert "sequential" not in said, "the rule and its level are not of these scores"
     assert again.summary["n"] == stopped.summary["n"]
     assert again.summary["ci_low"] is None

@@ -118,6 +118,30 @@ def test_resume_with_none_finishes_the_set(heldout: Heldout) -> None:
 
 
 @pytest.mark.usefixtures("evals")
+def test_a_set_that_was_used_up_is_an_ordinary_run_after_none(heldout: Heldout) -> None:
+    assert heldout("run", "weak.py", "--until", "mean>0.6").code == 3
+    before = EvalReport.load(find_run("weak"))
+    outcome = heldout("run", "weak.py", "--resume", "--until", "none")
+    assert outcome.code == 0
+    after = EvalReport.load(find_run("weak"))
+    assert (after.settled, after.summary) == (None, before.summary)
+
+
+@pytest.mark.usefixtures("evals")
+def test_no_view_of_a_stopped_run_has_ordinary_intervals(heldout: Heldout) -> None:
+    claim = ["--until", "mean>0.6", "--epochs", "2"]
+    assert heldout("run", "strong.py", *claim).code == 0
+    shown = json.loads(heldout("show", "strong", "--pass-at", "1", "--json").out)
+    summary = shown["summary"]
+    assert summary["pass_at_1"] > 0.9
+    assert [key for key, value in summary.items() if "_ci_" in key and value is not None] == []
+    for arguments in (["--by", "half"], ["--cluster", "half"], ["--pass-at", "2"]):
+        out = heldout("show", "strong", *arguments).out
+        assert "ordinary intervals of them would not hold" in out
+        assert "error bars clustered" not in out
+
+
+@pytest.mark.usefixtures("evals")
 def test_a_damaged_line_beyond_the_stop_is_moved_aside_and_its_item_run_again(
     heldout: Heldout,
 ) -> None:

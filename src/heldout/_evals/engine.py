@@ -492,6 +492,7 @@ class EvalRun:
         if (
             before is not None
             and before.status == "complete"
+            and (before.settled is None) == (self.info.settled is None)
             and self.journal.written == 0
             and before.journal_bytes == self.info.journal_bytes
             and before.journal_hash in (None, self.info.journal_hash)  # None: of an older version

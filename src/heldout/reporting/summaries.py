@@ -92,6 +92,15 @@ def _describe_settled(report: EvalReport) -> Iterator[Line]:
         return
     colours = {"true": "bold green", "false": "bold red", "inconclusive": "bold yellow"}
     yield Line(settled.sentence, style=colours[settled.decision])
+    parent = report.config.get("parent")
+    if isinstance(parent, Mapping):  # whose own rule and level these scores have no part in
+        yield Line(
+            f"The numbers below are of the {settled.part} that it stopped at; ordinary intervals "
+            f"of them would not hold. Finish {parent.get('run')} (`--resume --until none`) and "
+            "score it again.",
+            style="yellow",
+        )
+        return
     what = settled.claim if settled.stopped_by == "a race" else f"until {settled.claim}"
     error = f"wrong in at most {percent(settled.level)} of such runs"
     yield Line(
@@ -110,9 +119,10 @@ def _describe_settled(report: EvalReport) -> Iterator[Line]:
         what = "difference" if has_baseline else "mean"
         plain_number = number(plain, sign=has_baseline)
         why = f"The plain {what}, {plain_number}, is biased: the run was stopped for it. "
+    rest = "runs the rest of the stream" if settled.n_asked is None else "finishes the set"
     yield Line(
         f"{why}The numbers below are of the items that it stopped at; ordinary intervals of them "
-        "would not hold. `--resume --until none` finishes the set.",
+        f"would not hold. `--resume --until none` {rest}.",
         style="yellow",
     )
 
@@ -462,6 +472,8 @@ def _describe_clusters(summary: Summary, fewest: int | None = None) -> Iterator[
     """Say by what error bars are clustered, where it is not by sample; `fewest` in any slice."""
     from heldout.analysis.passes import FEW_CLUSTERS
 
+    if summary.get("stopped"):
+        return  # there are no error bars
     if "clustered_by" in summary:
         key, n, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
         of_alone = f", {alone} of them samples without {key}, each on its own" if alone else ""
@@ -510,7 +522,8 @@ def build_slices(
         rows[:-1],
         totals=rows[-1:],
     )
-    return Report([*_describe_state(report, None), table, *_describe_clusters(total, fewest)])
+    state = [*_describe_settled(report), *_describe_state(report, None)]
+    return Report([*state, table, *_describe_clusters(total, fewest)])
 
 
 def label_text(value: Any, others: Collection[Any] = ()) -> str:

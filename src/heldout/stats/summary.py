@@ -219,8 +219,9 @@ UNCERTAINTY = (
 
 def without_intervals(summary: Summary) -> Summary:
     """Replace errors and intervals by None: they say nothing of rows picked by what came out."""
-    metrics = [key for key in summary if key.startswith("metric") and f"{key}_n" in summary]
-    uncertain = {key + suffix for key in metrics for suffix in ("_stderr", "_ci_low", "_ci_high")}
+    prefixes = ("metric", "pass_at_", "pass_hat_")
+    rates = [key for key in summary if key.startswith(prefixes) and f"{key}_n" in summary]
+    uncertain = {key + suffix for key in rates for suffix in ("_stderr", "_ci_low", "_ci_high")}
     uncertain.update(UNCERTAINTY)
     return {key: None if key in uncertain else value for key, value in summary.items()}
 

@@ -26,10 +26,11 @@ def usage_ahead(journal: Path, config: Mapping[str, Any]) -> RunUsage | None:
         config: What run.json says of it, with its price.
 
     Returns:
-        Tokens and cost; None where there are no such results.
+        Tokens and cost; None where there are no such results, or none reported its tokens.
     """
     path = ahead_path(journal)
-    return _usage_of(path, config) if path.exists() else None
+    usage = _usage_of(path, config) if path.exists() else RunUsage()
+    return usage if usage.models else None
 
 
 def cost_so_far(journal: Path, config: Mapping[str, Any]) -> float | None:
