@@ -253,6 +253,13 @@ def test_bad_input_is_refused_before_anything_runs(tmp_path: Path) -> None:
         run_race(configs(tmp_path), samples=iter(SAMPLES))
     with pytest.raises(InvalidInput, match="level must be"):
         run_race(configs(tmp_path), level=0)
+    with pytest.raises(InvalidInput, match="5 samples cannot show.* of 2 models.* takes 6 or more"):
+        run_race(configs(tmp_path, {"A": 0.7, "B": 0.8}), samples=SAMPLES[:5])
+    with pytest.raises(InvalidInput, match="7 samples cannot show.* of 4 models.* takes 8 or more"):
+        run_race(configs(tmp_path), samples=SAMPLES[:7])
+    halves = [replace(sample, metadata={"half": n % 2}) for n, sample in enumerate(SAMPLES)]
+    with pytest.raises(InvalidInput, match="2 clusters by half cannot show.* takes 14 or more"):
+        run_race(configs(tmp_path), samples=halves, cluster="half")
     assert not any(tmp_path.iterdir())
     limited = run_race(configs(tmp_path, max_samples=40), samples=iter(make_samples(100)))
     assert limited.n_asked == 40

@@ -25,7 +25,16 @@ from heldout._evals.rollout import EvalDefinition
 from heldout._evals.stopping import Prefixes, format_estimate, format_samples, prefix_of, units_of
 from heldout.errors import InvalidInput
 from heldout.stats.intervals import Interval, Ints
-from heldout.stats.stopping import Dropped, Lead, Plan, Prefix, Spending, Standing, stand
+from heldout.stats.stopping import (
+    Dropped,
+    Lead,
+    Plan,
+    Prefix,
+    Spending,
+    Standing,
+    stand,
+    units_to_race,
+)
 from heldout.store.report import EvalReport
 from heldout.store.settled import RACE, RACE_SCOPE, Decision, Settled
 from heldout.store.spent import cost_so_far
@@ -153,12 +162,29 @@ class Race:
             name: The model.
             samples: The samples of its run, in their order.
             whole: Whether samples that differ in metadata alone are different tasks.
+
+        Raises:
+            InvalidInput: There are too few samples to show which model is the best.
         """
         units = units_of(samples, whole=whole, cluster=self.cluster)
         spending: Spending = "keep_power" if self.keep_power else "linear"
         plan = Plan(n=int(units[-1]) + 1, spending=spending, level=self.level)
+        self._check_size(plan, clustered=len(samples) * self._config.repeats > (plan.n or 0))
         entrant = self._entrants[name] = Entrant(self, name, plan, units, self._config)
         return entrant
+
+    def _check_size(self, plan: Plan, *, clustered: bool) -> None:
+        """Refuse a set on which no model could be shown to be better than another one."""
+        needed = units_to_race(plan, len(self.names), clustered=clustered)
+        if needed is not None and needed > (plan.n or 0):
+            units = "clusters or repeated samples" if clustered else "samples"
+            if self.cluster is not None:
+                units = f"clusters by {self.cluster}"
+            raise InvalidInput(
+                f"{plan.n} {units} cannot show which of {len(self.names)} models is the best, even "
+                f"if one is right and the others wrong in all of them: that takes {needed:,} or "
+                "more"
+            )
 
     def go_on(self) -> None:
         """Make the looks that all models in the race have reached."""

@@ -39,7 +39,7 @@ from heldout.stats.stopping.expecting import (
 )
 from heldout.stats.stopping.looking import Conclusion, Look, conclude, look
 from heldout.stats.stopping.plans import Plan, Spending
-from heldout.stats.stopping.races import Dropped, Lead, Standing, stand
+from heldout.stats.stopping.races import Dropped, Lead, Standing, stand, units_to_race
 from heldout.stats.stopping.ranks import Rank, RankedPair, Ranking, rank_runs
 
 __all__ = [
@@ -69,5 +69,6 @@ __all__ = [
     "rank_runs",
     "stand",
     "units_needed",
+    "units_to_race",
     "within",
 ]

@@ -20,6 +20,7 @@ from heldout.errors import InvalidInput
 from heldout.stats.intervals import Interval
 from heldout.stats.stopping.choosing import gather, moments_of
 from heldout.stats.stopping.claims import Claim, Prefix, better_than_baseline, mean_above
+from heldout.stats.stopping.expecting import units_needed
 from heldout.stats.stopping.looking import hull
 from heldout.stats.stopping.plans import Plan
 
@@ -106,7 +107,7 @@ def stand(plan: Plan, models: Sequence[Prefix], *, final: bool = False) -> Stand
     n = max(model.units for model in models)
     final = final or n == plan.n
     pairs = {pair: _pair(models, pair) for pair in combinations(range(k), 2)}
-    of_pair = replace(plan, level=2 * plan.level / (k * (k - 1)))
+    of_pair = _pair_plan(plan, k)
     dropped = _drop(
         [
             (first, second, *beaten)
@@ -136,6 +137,26 @@ def stand(plan: Plan, models: Sequence[Prefix], *, final: bool = False) -> Stand
             for pair, prefix in pairs.items()
         ),
     )
+
+
+def units_to_race(plan: Plan, models: int, *, clustered: bool = False) -> int | None:
+    """Return the least set on which a model could be shown to be better than another one.
+
+    Args:
+        plan: With any size; its level is that of the whole race.
+        models: How many race.
+        clustered: Whether a unit has several items.
+
+    Returns:
+        The units, were one model right and the other one wrong in all of them; None where no set
+        would do.
+    """
+    return units_needed(_pair_plan(plan, models), better_than_baseline(), clustered=clustered)
+
+
+def _pair_plan(plan: Plan, models: int) -> Plan:
+    """Return the plan of one pair: each ordered pair has an equal share of the race's level."""
+    return replace(plan, level=2 * plan.level / (models * (models - 1)))
 
 
 def _pair(models: Sequence[Prefix], pair: tuple[int, int]) -> Prefix:
