@@ -190,7 +190,7 @@ def training() -> Any:
 
 def eval_snapshots(tries: int) -> dict[str, Any]:
     """A thread uses a snapshot: hash, forward passes, and are its frozen weights the same?"""
-    from heldout.training.background.snapshot import SnapshotPool
+    from heldout._live.snapshots import SnapshotPool
 
     captures, failed = Captures(), []
     with training() as (model, step):

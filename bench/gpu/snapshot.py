@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
+from heldout._live.snapshots import SnapshotPool, WeightSnapshot
 from heldout._live.weights import fingerprint
-from heldout.training.background.snapshot import SnapshotPool, WeightSnapshot
 from midrun import SHAPES, TINY
 
 

@@ -15,9 +15,9 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from heldout import Sample
+from heldout._live.snapshots import SnapshotPool
 from heldout._live.weights import fingerprint
 from heldout.training import AsyncEvalDispatcher, EvalWorker, live_model, sharding
-from heldout.training.background.snapshot import SnapshotPool
 from heldout.training.ranks import current_ranks
 from tests.tiny_model import tiny_model
 from tests.training import rank_worker, toys

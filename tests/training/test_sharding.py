@@ -13,10 +13,10 @@ import torch
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
 
+from heldout._live.snapshots import SnapshotPool
 from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
 from heldout.training import AsyncEvalDispatcher, sharding
-from heldout.training.background.snapshot import SnapshotPool
 from heldout.training.ranks import Alone, TimeLimit
 from tests.training import toys
 from tests.training.shard_worker import MODES, OTHERS

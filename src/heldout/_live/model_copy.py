@@ -21,7 +21,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from heldout._core.memory import available_memory
 from heldout._live.decoding.model import unwrap
@@ -43,8 +43,13 @@ class _NoLongerFits(Exception):
     """The model has other modules or tensors than when its copy was made."""
 
 
+@runtime_checkable
 class Sharded(Protocol):
     """A model of which this process has only a part, and which gathers the rest."""
+
+    @property
+    def model(self) -> Any:
+        """The torch module."""
 
     def shape_of(self, tensor: Any) -> Any:
         """Return the whole shape of a tensor; None for one that is not sharded."""
@@ -73,6 +78,13 @@ class Sharded(Protocol):
             InvalidInput: One of the processes cannot take part.
         """
         ...
+
+    def decline(self, problem: BaseException) -> None:
+        """Have the processes gather nothing, where they have not agreed yet.
+
+        Args:
+            problem: Why this one cannot take part.
+        """
 
 
 _Transfer = tuple[Any, Any]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from heldout._core.lazy import lazy
 
 if TYPE_CHECKING:
+    from heldout._live.snapshots import SnapshotPool as SnapshotPool
     from heldout._live.weights import fingerprint as fingerprint
     from heldout.store.fingerprint import set_version as set_version
     from heldout.training.background.dispatcher import AsyncEvalDispatcher as AsyncEvalDispatcher
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from heldout.training.background.dispatcher import (
         set_async_eval_dispatcher as set_async_eval_dispatcher,
     )
-    from heldout.training.background.snapshot import SnapshotPool as SnapshotPool
     from heldout.training.background.worker import EvalWorker as EvalWorker
     from heldout.training.checkpoints import follow_checkpoints as follow_checkpoints
     from heldout.training.curve.points import CurvePoint as CurvePoint

@@ -81,7 +81,7 @@ from heldout.training.sharding import ShardedModel, find_sharded
 from heldout.types import Sample
 
 if TYPE_CHECKING:
-    from heldout.training.background.snapshot import SnapshotPool
+    from heldout._live.snapshots import SnapshotPool
     from heldout.training.background.worker import EvalWorker
 
 log = logging.getLogger("heldout")

@@ -131,14 +131,15 @@ class ShardedModel:
         self.gather(receive, everything=decision.everything)
         return decision.frozen
 
-    def decline(self, problem: str | None = None) -> None:
+    def decline(self, problem: BaseException | None = None) -> None:
         """Have the processes gather nothing, where they have not agreed yet.
 
         Args:
             problem: Why this one cannot take part, for the others to know.
         """
         if self._decision is None:
-            vote = GatherVote(problem=problem or self._problem, gathers=False)
+            why = self._problem if problem is None else describe(problem)
+            vote = GatherVote(problem=why, gathers=False)
             self._exchange(vote, None)
 
     def within_patience(self, seconds: float | None) -> float | None:

@@ -5,7 +5,6 @@ snapshot_evals   what a PeriodicEval schedules, and publishes when it has ended
 jobs             one table of the evals: their states, what gives way, and how each runs and ends
 threads          the trainer's thread: what it waits for, and what must run in it
 sigterm          evals in flight are recorded before SIGTERM ends the process
-snapshot         SnapshotPool: the weights of a step, in a copy of the model (`_live/model_copy.py`)
 worker/          EvalWorker: a process that evaluates
 
 A snapshot of the weights, or a function of the user's, goes in; a line of the curve that is written

@@ -30,7 +30,7 @@ from heldout.training.runner import EpisodeRunner, LivePolicy
 from heldout.training.sharding import ShardedModel
 
 if TYPE_CHECKING:
-    from heldout.training.background.snapshot import SnapshotPool
+    from heldout._live.snapshots import SnapshotPool
     from heldout.training.background.worker import EvalWorker
 
 log = logging.getLogger("heldout")
@@ -91,7 +91,7 @@ class SnapshotEvals:
     def _find_pool(self) -> SnapshotPool:
         """Return the pool of snapshots, made at first use."""
         if self._snapshots is None or isinstance(self._snapshots, int):
-            from heldout.training.background.snapshot import SnapshotPool
+            from heldout._live.snapshots import SnapshotPool
 
             self._snapshots = SnapshotPool(size=self._snapshots)
         return self._snapshots

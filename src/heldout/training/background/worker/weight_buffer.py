@@ -163,11 +163,10 @@ class WeightBuffer:
             layout, copied, frozen, end = _plan_layout(sharded.model, self._copy, sharded)
             self._reserve(end)
         except BaseException as problem:
-            sharded.decline(str(problem))
+            sharded.decline(problem)
             raise
         needs_all = self._copy == "all" or self._has_frozen is None
-        decision = sharded.agree(needs_all=needs_all, known_frozen=self._has_frozen)
-        self._has_frozen = None
+        known, self._has_frozen = self._has_frozen, None
         offsets = {id(named.tensor): offset for offset, named in copied.items()}
         names = {id(named.tensor): named.name for named in copied.values()}
         devices: set[Any] = set()
@@ -180,7 +179,7 @@ class WeightBuffer:
                 self._frozen_sums[id(tensor)] = read_sums(checksums([whole]))
 
         try:
-            sharded.gather(receive, everything=decision.everything)
+            has_frozen = sharded.gather_weights(receive, needs_all=needs_all, known_frozen=known)
             for offset, named in copied.items():
                 if sharded.shape_of(named.tensor) is None:
                     self._copy_bytes(offset, _as_bytes(named), devices)
@@ -192,7 +191,7 @@ class WeightBuffer:
             whole = self._frozen_sums[id(sharded.primary(tensor))] if is_sharded else None
             sums += read_sums(checksums([tensor])) if whole is None else whole
         self._checksum_offsets = range(0)
-        self._has_frozen = decision.frozen
+        self._has_frozen = has_frozen
         return msgspec.structs.replace(layout, frozen_checksums=sums)
 
     def wait(self) -> BufferLayout:

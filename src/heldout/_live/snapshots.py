@@ -10,7 +10,7 @@
 A snapshot has its own copy of the model, whose memory is refilled each time. On a GPU the copy is
 only enqueued, in the trainer's stream: later writes of the optimizer come after it, and training
 does not wait. The thread that evaluates has its own stream, and waits for the copy there. Of a
-`ShardedModel` the copy is whole, gathered from all processes.
+`Sharded` model the copy is whole, gathered from all processes.
 
 Nothing here draws random numbers, touches global state, or writes to the model in training.
 """
@@ -26,11 +26,9 @@ from typing import Any
 from heldout._core.checks import check_count
 from heldout._live.decoding.memory import has_room
 from heldout._live.isolation import modules_of, modules_put_back, thread_local_capture_mode
-from heldout._live.model_copy import ModelCopy, bare_model, refusal
+from heldout._live.model_copy import ModelCopy, Sharded, bare_model, refusal
 from heldout._live.weights import Copy, checked_copy, fingerprint
 from heldout.errors import InvalidInput
-from heldout.training.reasons import describe
-from heldout.training.sharding import ShardedModel
 
 DEFAULT_SIZE = 2
 """Snapshots of a pool, where memory allows."""
@@ -172,7 +170,7 @@ class SnapshotPool:
         Call it in the trainer's thread (and stream, on a GPU), between two writes to the weights.
 
         Args:
-            model: The torch module in training, or a `ShardedModel`: then the other processes
+            model: The torch module in training, or a `Sharded` one: then the other processes
                 take part.
             step: The step of these weights.
 
@@ -199,8 +197,8 @@ class SnapshotPool:
         except BaseException as problem:
             with self._lock:
                 self._taken -= 1
-            if isinstance(model, ShardedModel):
-                model.decline(describe(problem))
+            if isinstance(model, Sharded):
+                model.decline(problem)
             raise
 
     def say_full(self) -> str:
@@ -222,14 +220,14 @@ class SnapshotPool:
     def _fits_another(self, model: Any) -> bool:
         device = self._device
         if device is None:
-            module = model.model if isinstance(model, ShardedModel) else model
+            module = model.model if isinstance(model, Sharded) else model
             device = next((tensor.device for tensor in module.parameters()), "cpu")
         return has_room(device, self._copy_bytes)
 
     def _filled(self, model: Any) -> ModelCopy:
         with self._lock:
             copy = self._idle.pop() if self._idle else None
-        sharded = model if isinstance(model, ShardedModel) else None
+        sharded = model if isinstance(model, Sharded) else None
         model = model if sharded is None else sharded.model
         if copy is not None and copy.original is bare_model(model) and copy.try_fill(sharded):
             return copy

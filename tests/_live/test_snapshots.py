@@ -18,10 +18,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from heldout._live.model_copy import ModelCopy, _NoLongerFits
+from heldout._live.snapshots import SnapshotPool, WeightSnapshot
 from heldout._live.weights import fingerprint
 from heldout.errors import InvalidInput
 from heldout.testing import assert_neutral
-from heldout.training.background.snapshot import SnapshotPool, WeightSnapshot
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
