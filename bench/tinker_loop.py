@@ -19,6 +19,7 @@ import os
 import shutil
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,24 +34,30 @@ STEPS, EVERY, SAMPLES = 12, 3, 10
 CASES = ("no eval", "overlapped", "inline")
 
 
-def slow_service(request: float, update: float, evaluation: float) -> Any:
+def slow_service(request: float, update: float, evaluation: float) -> None:
     """Put the tests' service in place of tinker's, with these times."""
     import tinker
     from tests.integration import tinker_fake
 
-    class Slow(tinker_fake.FakeSampling):
-        async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any, **_: Any):  # type: ignore[no-untyped-def]
+    async def before_update(number: int) -> None:
+        await asyncio.sleep(update)
+
+    class Slow(plain_sampling()):  # type: ignore[misc]
+        async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
             # Evals are greedy, and nothing else is.
             await asyncio.sleep(evaluation if sampling_params.temperature == 0 else request)
             return await super().sample_async(prompt, num_samples, sampling_params)
 
-    async def before_update(number: int) -> None:
-        await asyncio.sleep(update)
-
     tinker_fake.FakeSampling = Slow  # type: ignore[misc]
-    service = tinker_fake.FakeService(before_update=before_update)
-    tinker.ServiceClient = service
-    return service
+    tinker.ServiceClient = tinker_fake.FakeService(before_update=before_update)
+
+
+@cache
+def plain_sampling() -> Any:
+    """The sampling client of the tests, as it is before it is replaced: times must not add up."""
+    from tests.integration.tinker_fake import FakeSampling
+
+    return FakeSampling
 
 
 async def train(case: str, folder: Path, steps: int, every: int) -> dict[str, Any]:
