@@ -113,11 +113,23 @@ def from_step_env(
     return made.definition()
 
 
-class StepEval(AdaptedEval):
+class GivenSamples(AdaptedEval):
+    """An eval of the user's own samples, with the ids that they have."""
+
+    reads_metadata = True
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self.samples = samples  # type: ignore[assignment]
+
+    def rows(self) -> Iterable[Row]:
+        """Return nothing: the samples are there."""
+        return ()
+
+
+class StepEval(GivenSamples):
     """An eval of environments with reset and step."""
 
     name = "from_step_env"
-    reads_metadata = True
 
     def __init__(
         self,
@@ -136,14 +148,10 @@ class StepEval(AdaptedEval):
             )
         if package is not None:
             importlib.metadata.version(package)  # which raises where it is not installed
+        super().__init__(samples)
         self._env, self._settings = make_env, settings
         self._reward, self._metrics = reward, tuple(metrics)
-        self.samples = samples  # type: ignore[assignment]  # the user's, with ids of their own
         self.max_turns, self.package = max_turns, package
-
-    def rows(self) -> Iterable[Row]:
-        """Return nothing: the samples are there."""
-        return ()
 
     def make_env(self, sample: Sample) -> Any:
         """Make the environment of a sample, in this process."""

@@ -24,8 +24,8 @@ from heldout._core.aio import Threads
 from heldout._core.chat.messages import message_of, to_chat_api
 from heldout._core.chat.tool_calls import INVALID, parse_json
 from heldout._evals.rollout import EvalDefinition
-from heldout.adapters.seam import AdaptedEval, Row, TaskAdapter
-from heldout.adapters.step_environments import StepEval, StepSettings, seeds
+from heldout.adapters.seam import TaskAdapter
+from heldout.adapters.step_environments import GivenSamples, StepEval, StepSettings, seeds
 from heldout.environment import Reply
 from heldout.environments.episodes import ActionRefused
 from heldout.environments.stepped import RewardOf, text_action
@@ -210,11 +210,10 @@ def from_sessions(
     return SessionEval(factory, tasks, system_prompt, max_turns).definition()
 
 
-class SessionEval(AdaptedEval):
+class SessionEval(GivenSamples):
     """An eval of resource sessions, which are environments with tools of their own."""
 
     name, package = "from_sessions", "openenv"
-    reads_metadata = True
 
     def __init__(
         self,
@@ -223,20 +222,24 @@ class SessionEval(AdaptedEval):
         system_prompt: str | None,
         max_turns: int | None,
     ) -> None:
+        super().__init__(tasks)
         self._factory, self._system_prompt, self.max_turns = factory, system_prompt, max_turns
-        self.samples = tasks  # type: ignore[assignment]  # the user's, with ids of their own
-
-    def rows(self) -> Iterable[Row]:
-        """Return nothing: the samples are there."""
-        return ()
 
     def environment(self, sample: Sample) -> SessionEnvironment:
         """Make an environment whose session is not created yet."""
         return SessionEnvironment(self._factory, sample, self._system_prompt)
 
     def score(self, trajectory: Trajectory, sample: Sample) -> Score:
-        """Score a session by what its `verify` said."""
-        return score_verified(trajectory, sample)
+        """Score a session by what its `verify` said.
+
+        Raises:
+            ScoringFailed: It gave no reward, which is not a reward of 0.
+        """
+        outcome = trajectory.outcome or {}
+        if outcome.get("reward") is None:
+            raise ScoringFailed("verify gave no reward, which is not a reward of 0")
+        metrics = [Metric("reward", outcome["reward"], 1.0)]
+        return Score((*metrics, *(Metric(name, n) for name, n in outcome["metrics"].items())))
 
     def identity(self) -> dict[str, Any]:
         """Describe the factory."""
@@ -244,19 +247,6 @@ class SessionEval(AdaptedEval):
             "factory": describe_callable(self._factory.create),
             "system_prompt": self._system_prompt,
         }
-
-
-def score_verified(trajectory: Trajectory, sample: Sample) -> Score:
-    """Score a session by what its `verify` said.
-
-    Raises:
-        ScoringFailed: It gave no reward, which is not a reward of 0.
-    """
-    outcome = trajectory.outcome or {}
-    if outcome.get("reward") is None:
-        raise ScoringFailed("verify gave no reward, which is not a reward of 0")
-    metrics = [Metric("reward", outcome["reward"], 1.0)]
-    return Score((*metrics, *(Metric(name, n) for name, n in outcome["metrics"].items())))
 
 
 class SessionEnvironment:
@@ -346,4 +336,4 @@ ADAPTER = TaskAdapter(
     why="its protocol changes from version to version",
 )
 
-__all__ = ["ADAPTER", "from_openenv", "from_sessions", "observed_text", "score_verified", "servers"]
+__all__ = ["ADAPTER", "from_openenv", "from_sessions", "observed_text", "servers"]
