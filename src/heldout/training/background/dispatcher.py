@@ -317,6 +317,7 @@ class AsyncEvalDispatcher:
             when_full=when_full,
             max_running=max_running,
         )
+        """All evals that it was given, and how they end."""
         self._loop = EvalLoop(self.jobs, max_seconds)
         if self.is_first:
             open_dispatchers.add(self.end_with_process)
@@ -434,6 +435,9 @@ class AsyncEvalDispatcher:
 
         Args:
             job: The eval.
+
+        Returns:
+            The same.
 
         Raises:
             NotCopyable: There can be no snapshot of its model.
