@@ -342,3 +342,16 @@ def test_swapping_the_two_models_turns_pairs_around(values: list[float]) -> None
     assert (one.interval.low, one.interval.high) == pytest.approx(
         (turned.low, turned.high), abs=1e-6
     )
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("claim", [better_than_baseline(), not_worse_than_baseline(0.001)])
+def test_runs_without_any_difference_have_an_interval_as_narrow_as_the_ordinary_one(
+    claim: Claim, repeats: int
+) -> None:
+    """As of a model that has not changed: the data say nothing of how pairs vary."""
+    prefix = Prefix.of(np.zeros(300 * repeats), units=np.repeat(np.arange(300), repeats))
+    found = conclude(Plan(300), claim, prefix)
+    assert found.decision is None
+    assert found.interval is not None
+    assert -0.016 < found.interval.low < -0.012 < 0.012 < found.interval.high < 0.016

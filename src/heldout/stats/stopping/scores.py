@@ -97,10 +97,32 @@ class Tango(Evidence):
             bound=self._bound,
             total=float(wins - losses),
             deviation=deviation,
+            assumed=lambda difference: assumed_deviation(wins, losses, n, self._bound, difference),
             decision=decision,
             side=self._side,
             ends=(-1.0, 1.0),
         )
+
+
+def assumed_deviation(
+    wins: float, losses: float, pairs: float, bound: float, difference: float
+) -> float:
+    """Return the standard deviation that Tango's test assumes where another difference is true.
+
+    The test assumes its bound, and takes from the data how many pairs differ. Under a difference of
+    .2 at least a fifth of them do, also where these data have fewer: a boundary of the variance of
+    data without any pair that differs would be crossed by every path at once.
+
+    Args:
+        wins: Pairs in favour.
+        losses: Pairs against.
+        pairs: All pairs.
+        bound: What the test assumes.
+        difference: What is true.
+    """
+    differ = tango_variance(wins, losses, pairs, difference) + difference**2
+    won, lost = (max(differ + sign * difference, 0.0) / 2 * pairs for sign in (1, -1))
+    return math.sqrt(max(tango_variance(won, lost, pairs, bound), TINY))
 
 
 class Students(Evidence):
@@ -170,6 +192,7 @@ class Students(Evidence):
             side=self._side,
             ends=(min(low, self._bound), max(high, self._bound)),
             degrees=at_end.degrees,
+            assumed=lambda mean: at_end.assumed(self._bound, mean),
         )
 
 
@@ -208,6 +231,10 @@ class _Plain:
     def deviation(self, mean: float) -> float:
         """Return the standard deviation of a unit, were this the true mean; 0 if it is unknown."""
         return (self.moments.stderr or 0.0) * math.sqrt(self.units)
+
+    def assumed(self, bound: float, mean: float) -> float:
+        """Return the standard deviation that a look assumes that tests a bound, were this true."""
+        return self.deviation(bound)
 
     def interval(self, confidence: float) -> Interval | None:
         """Return the ordinary interval."""
@@ -251,6 +278,11 @@ class _Gains(_Plain):
         variance = tango_variance(self.won, self.lost, self.pairs, mean)
         return math.sqrt(max(variance, TINY) * self.units / self.pairs)
 
+    def assumed(self, bound: float, mean: float) -> float:
+        """Return the standard deviation that a look assumes that tests a bound, were this true."""
+        of_pair = assumed_deviation(self.won, self.lost, self.pairs, bound, mean)
+        return of_pair * math.sqrt(self.units / self.pairs)
+
     def interval(self, confidence: float) -> Interval | None:
         """Return the ordinary interval."""
         quantile = t_quantile((1 + confidence) / 2, self.degrees)
@@ -274,6 +306,7 @@ def stagewise(
     decision: bool | None,
     side: float,
     ends: tuple[float, float],
+    assumed: Callable[[float], float],
     degrees: float = math.inf,
 ) -> tuple[Interval, float]:
     """Return the stagewise interval of a mean that is normal at the looks, and its median.
@@ -287,11 +320,14 @@ def stagewise(
         decision: What was decided at the last look.
         side: The error of each end.
         ends: The least and the largest mean that there could be.
+        assumed: The standard deviation of a unit that a look assumes in its test of the bound, were
+            its mean the argument.
         degrees: Degrees of freedom at the last look.
     """
     n, root = sizes[-1], math.sqrt(sizes[-1])
     spread = deviation(bound)
-    reach = [z * spread * math.sqrt(size) for z, size in zip(critical, sizes, strict=True)]
+    # Of the motion without its drift, in units of the deviation that a look assumed.
+    reach = [z * math.sqrt(size) for z, size in zip(critical, sizes, strict=True)]
     last = spread * root * student_critical(critical[-1], degrees)
     # A test of the exact kind may decide a hair earlier or later than the normal one: the order of
     # ends is the decision's.
@@ -304,10 +340,11 @@ def stagewise(
     def chance(mean: float) -> float:
         """Return P(an end as far up as this or farther), were this the mean."""
         own = deviation(mean)
+        wide = assumed(mean)
         drift = [size * (mean - bound) for size in sizes]
         score = normal_score((above - drift[-1]) / (own * root), degrees)
-        low = [(-b - d) / own for b, d in zip(reach[:-1], drift, strict=False)]
-        high = [(b - d) / own for b, d in zip(reach[:-1], drift, strict=False)]
+        low = [(-b * wide - d) / own for b, d in zip(reach[:-1], drift, strict=False)]
+        high = [(b * wide - d) / own for b, d in zip(reach[:-1], drift, strict=False)]
         return crossing_probability(sizes, low, high, score * root)
 
     low, median, high = (solve_probability(chance, p, *ends) for p in (side, 0.5, 1 - side))
