@@ -1526,6 +1526,21 @@ def test_clause_34_a_look_decides_where_both_readings_of_errors_decide_alike(
     assert decided(0) < decided(2)
 
 
+def test_clause_34_a_stream_has_its_own_order_and_no_number_of_items_asked_for(
+    run_eval: RunEval,
+) -> None:
+    samples = make_samples(200)
+    report = run_eval(iter(samples), until="mean>0.7")
+    assert report.settled is not None
+    assert (report.settled.decision, report.settled.n_asked) == ("true", None)
+    n = report.summary["n"]
+    assert [result.sample_id for result in report.results] == [s.id for s in samples[:n]]
+    assert report.summary["n_asked"] is None
+    copies = iter([samples[0], replace(samples[0], id="copy")])
+    with pytest.raises(InvalidInput, match="has the content of an earlier one"):
+        run_eval(copies, until="mean>0.7", experiment_name="copies")
+
+
 def test_clause_35_what_a_stopped_run_says_holds_although_it_was_stopped(
     run_eval: RunEval,
 ) -> None:
