@@ -240,6 +240,36 @@ def test_clusters_are_tested_by_t_from_ten_on() -> None:
     assert enough.decision is True
 
 
+def test_near_an_end_looks_wait_for_more_clusters_and_too_few_say_nothing_at_the_end() -> None:
+    def clusters(count: int) -> Prefix:
+        return Prefix.of(np.ones(4 * count), units=np.repeat(np.arange(count), 4))
+
+    claim = mean_above(0.95)
+    waiting = look(Plan(400), claim, clusters(180))
+    assert (waiting.decision, waiting.needed) == (None, 181)
+    assert look(Plan(400), claim, clusters(200)).decision is True
+    # A set between the two numbers has one look, at its end.
+    assert look(Plan(175), claim, clusters(170)).needed == 175
+    assert look(Plan(175), claim, clusters(175)).decision is True
+    few = conclude(Plan(100), claim, clusters(100))
+    assert (few.decision, few.interval) == (None, None)
+    assert look(Plan(100), claim, clusters(100)).needed == 171
+    # The end of a set that shrank is looked at like any other.
+    assert look(Plan(400), claim, clusters(172), final=True).decision is True
+    assert look(Plan(400), claim, clusters(150), final=True).needed == 171
+
+
+def test_a_small_margin_takes_as_many_units_as_losses_would_show_in() -> None:
+    def unchanged(count: int) -> Prefix:
+        return Prefix.of(np.zeros(2 * count), units=np.repeat(np.arange(count), 2))
+
+    claim = not_worse_than_baseline(0.02)
+    assert look(Plan(1000), claim, unchanged(450)).needed == 500
+    assert look(Plan(1000), claim, unchanged(500)).needed is None
+    assert look(Plan(300), claim, unchanged(300)).needed is None
+    assert look(Plan(150), claim, unchanged(150)).needed == 200
+
+
 def test_copies_of_a_sample_are_no_evidence_of_their_own() -> None:
     alone = outcomes(60, 0.62, seed=4)
     plan = Plan(60)
