@@ -27,11 +27,12 @@ from heldout.stats.stopping.betting import log_stakes
 from heldout.stats.stopping.choosing import MIDDLE, gather
 from heldout.stats.stopping.claims import better_than_baseline
 from heldout.stats.stopping.gaussian import critical_values, student_critical
+from heldout.stats.stopping.plans import Spending
 from heldout.stats.stopping.scores import first_look, least_units
 from heldout.stats.stopping.walks import hypergeometric_weight, reweigh, walk
 
 RECORD = Path(__file__).with_suffix(".json")
-RULES = ("linear", "keep_power")
+RULES: tuple[Spending, ...] = ("linear", "keep_power")
 SIZES = (50, 100, 200, 500, 1000, 2000, 5000)
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 DISCORDANCES = (0.05, 0.1, 0.2, 0.3, 0.5)
