@@ -1,9 +1,10 @@
 """Measure what runs that stop spend and settle, beside fixed n and two ways to stop that fool.
 
 A model is simulated: 1,000 paired samples of which 30% differ from the baseline's, with true
-effects in units of what the full set detects with 80% power (MDE). Each draw goes through the
-stopping rule that the engine asks; some of each cell go through the whole engine, 64 in flight, and
-must stop where the rule alone stopped.
+effects in units of what the full set detects with 80% power (MDE). All ways to stop see the same
+draws. Each draw goes through the test that decides; some of each cell also go through the stopping
+rule that the engine asks and through the whole engine, 64 in flight, and must stop where the test
+alone stopped. Races of four models likewise.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import heapq
 import math
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist, mean
@@ -24,11 +25,13 @@ import numpy as np
 from common import emit, options, say, scratch
 from heldout import EvalConfig, EvalReport, Message, Sample, Trajectory
 from heldout._evals.engine import Evaluation
+from heldout._evals.racing import RaceReport, race
 from heldout._evals.rollout import EvalDefinition
-from heldout._evals.stopping import Stopping, order_for_looks, plan_stopping
+from heldout._evals.stopping import Stopping, claim_of, order_for_looks, plan_stopping
 from heldout.models import open_endpoint
 from heldout.stats import paired_difference
-from heldout.stats.stopping import Plan, Prefix, look, mean_above
+from heldout.stats.stopping import Plan, Prefix, Standing, look, mean_above, stand
+from heldout.stats.stopping.choosing import gather
 from heldout.store.settled import Settled
 
 SIZE, DISCORDANT, MDE = 1000, 0.3, 0.0485
@@ -36,6 +39,13 @@ EFFECTS = (0.0, 1.0, 1.5, 2.0, 3.0, 5.0)
 IN_FLIGHT = 64
 FIRST = 20
 """Samples from which TensorZero's rule looks at the interval."""
+MORE_DRAWS = 4
+"""Times as many draws at 1 MDE, where the power of two rules is compared."""
+MORE_WHOLE = {"better than, 2 MDE, linear": 8, "better than, 3 MDE, linear": 8}
+"""Times as many draws through the whole engine: what a run spends is asked there."""
+FEWER = 1000
+"""Draws that the two ways that fool are given: what they do takes no more to see."""
+MODELS = ("best", "second", "third", "fourth")
 MCNEMAR = "McNemar's test after every sample from 50 on"
 FINISHED = "a fixed interval after every finished sample from 20 on (TensorZero)"
 
@@ -64,6 +74,15 @@ def draw(effect: float, rng: Any) -> tuple[Any, Any]:
 class Stop:
     decision: bool | None
     n: int
+
+
+def stop_by_test(outcomes: Any, baseline: Any, config: EvalConfig) -> Stop:
+    """Return where the test decides, all looks gone through at once."""
+    assert config.settles is not None
+    plan = Plan(SIZE, "keep_power" if config.keep_power else "linear")
+    prefix = Prefix.of(outcomes, baseline=baseline)
+    crossed = gather(plan, claim_of(config.settles), prefix, final=True).crossed
+    return Stop(None, SIZE) if crossed is None else Stop(crossed[1], crossed[0])
 
 
 def stop_by_rule(outcomes: Any, baseline: Any, config: EvalConfig) -> Stop:
@@ -114,17 +133,31 @@ def settled_of(report: EvalReport) -> Settled:
     return report.settled
 
 
-def measure(cell: str, claim: str, effect: float, settings: dict[str, Any], args: Any) -> None:
-    """Measure a cell: what is settled, after which share of the set, for which share of calls."""
-    rng = np.random.default_rng([round(1000 * effect), *claim.encode()])
+def draws_of(effect: float, args: Any) -> int:
+    return int(args.draws) * (MORE_DRAWS if effect == 1 else 1)
+
+
+def measure(
+    cell: str, claim: str, effect: float, settings: dict[str, Any], args: Any
+) -> list[bool | None]:
+    """Measure a cell: what is settled, after which share of the set, for which share of calls.
+
+    Returns:
+        What was decided about each draw.
+    """
+    rng = np.random.default_rng(round(1000 * effect))
     folder = scratch("adaptive")
     config = EvalConfig(until=claim, max_concurrent=IN_FLIGHT, **settings)
+    whole = args.whole * MORE_WHOLE.get(cell, 1)
     stops, spent = [], []
-    for number in range(args.draws):
+    for number in range(draws_of(effect, args)):
         outcomes, baseline = draw(effect, rng)
-        stop = stop_by_rule(outcomes, baseline, config)
+        stop = stop_by_test(outcomes, baseline, config)
         stops.append(stop)
-        if number < args.whole:
+        if number < whole:
+            by_rule = stop_by_rule(outcomes, baseline, config)
+            if by_rule != stop:
+                sys.exit(f"{cell}: the rule stopped at {by_rule}, the test at {stop}")
             run_engine(baseline, folder, f"old-{number}")
             until = claim.replace("OLD", str(folder / f"old-{number}"))
             settled = settled_of(
@@ -132,7 +165,7 @@ def measure(cell: str, claim: str, effect: float, settings: dict[str, Any], args
             )
             decided = {"true": True, "false": False, "inconclusive": None}[settled.decision]
             if (decided, settled.n_decided) != (stop.decision, stop.n):
-                sys.exit(f"{cell}: the engine stopped at {settled}, the rule at {stop}")
+                sys.exit(f"{cell}: the engine stopped at {settled}, the test at {stop}")
             spent.append(settled.n_spent / SIZE)
     shutil.rmtree(folder)
     wanted = None if effect == 0 and claim.startswith("better") else True
@@ -143,30 +176,41 @@ def measure(cell: str, claim: str, effect: float, settings: dict[str, Any], args
     share = 100 * mean(stop.n for stop in stops) / SIZE
     emit(f"{cell}: of the set, decided on", share, "%", target=args.goals.get(cell))
     emit(f"{cell}: of the calls, made", 100 * mean(spent), "%")
+    return [stop.decision for stop in stops]
 
 
-def compare_others(effect: float, draws: int) -> None:
-    """Measure fixed n, and looking at an ordinary interval after every sample."""
+def compare_others(effect: float, draws: int) -> list[bool | None]:
+    """Measure fixed n, and looking at an ordinary interval after every sample.
+
+    Returns:
+        What fixed n decided about each draw.
+    """
     rng = np.random.default_rng(round(1000 * effect))
     found: dict[str, list[Stop]] = {"fixed n": [], MCNEMAR: [], FINISHED: []}
+    calls: dict[str, list[int]] = {MCNEMAR: [], FINISHED: []}
     z = NormalDist().inv_cdf(0.975)
-    for _ in range(draws):
+    for number in range(draws):
         outcomes, baseline = draw(effect, rng)
         whole = paired_difference(baseline, outcomes)
         assert whole.p_value is not None
         found["fixed n"].append(Stop(whole.difference > 0 if whole.p_value < 0.05 else None, SIZE))
+        if number >= FEWER:
+            continue
         d = outcomes - baseline
         sums, squares = np.cumsum(d), np.cumsum(d * d)
         # McNemar's score test after every sample in the order of the set, from 50 on.
         with np.errstate(divide="ignore", invalid="ignore"):
             crossed = np.abs(sums) / np.sqrt(squares) > z
         found[MCNEMAR].append(_first(crossed, sums, 50))
+        started, ended = _times(outcomes)
+        calls[MCNEMAR].append(int((started < ended[: found[MCNEMAR][-1].n].max()).sum()))
         # After every sample that has finished, slow ones last, from 20 on; the interval of a mean.
-        order = _finished(outcomes)
+        order = np.argsort(ended, kind="stable")
         sums, squares = np.cumsum(d[order]), np.cumsum(d[order] ** 2)
         n = np.arange(1, SIZE + 1)
         spread = np.sqrt(np.maximum(squares / n - (sums / n) ** 2, 0) / n)
         found[FINISHED].append(_first(np.abs(sums / n) > z * spread, sums, FIRST))
+        calls[FINISHED].append(int((started < ended[order[found[FINISHED][-1].n - 1]]).sum()))
     for name, stops in found.items():
         right = [stop.decision is True for stop in stops]
         wrong = [stop.decision is not None for stop in stops]
@@ -174,6 +218,18 @@ def compare_others(effect: float, draws: int) -> None:
         cell = f"better than, {effect:g} MDE, {name}"
         emit(f"{cell}: {what}", 100 * mean(share), "%")
         emit(f"{cell}: of the set, decided on", 100 * mean(s.n for s in stops) / SIZE, "%")
+        if name in calls:
+            emit(f"{cell}: of the calls, made", 100 * mean(calls[name]) / SIZE, "%")
+    return [stop.decision for stop in found["fixed n"]]
+
+
+def compare_power(cell: str, stopped: list[bool | None], fixed: list[bool | None]) -> None:
+    """Say how much more often fixed n shows an effect in the same draws, and how sure that is."""
+    lost = np.array([once is True for once in fixed]) * 1.0
+    lost -= np.array([decision is True for decision in stopped])
+    emit(f"{cell}: shown by fixed n, and not", 100 * float(lost.mean()), "points", target=3.5)
+    error = float(lost.std()) / math.sqrt(len(lost))
+    emit(f"{cell}: standard error of that", 100 * error, "points", target=0.5)
 
 
 def _first(crossed: Any, sums: Any, first: int) -> Stop:
@@ -184,15 +240,104 @@ def _first(crossed: Any, sums: Any, first: int) -> Stop:
     return Stop(bool(sums[n - 1] > 0), n)
 
 
-def _finished(outcomes: Any) -> Any:
-    """Return the order in which samples end, 64 in flight, wrong answers twice as slow."""
-    running, order, clock = [], [], 0.0
-    for place, outcome in enumerate(outcomes):
-        if len(running) == IN_FLIGHT:
-            clock, done = heapq.heappop(running)
-            order.append(done)
-        heapq.heappush(running, (clock + (1.0 if outcome else 2.0), place))
-    return np.array([*order, *(place for _, place in sorted(running))])
+def _times(outcomes: Any) -> tuple[Any, Any]:
+    """Return when each sample starts and ends, 64 in flight, wrong answers twice as slow."""
+    running: list[float] = []
+    started, ended = [], []
+    for outcome in outcomes:
+        start = heapq.heappop(running) if len(running) == IN_FLIGHT else 0.0
+        started.append(start)
+        ended.append(start + (1.0 if outcome else 2.0))
+        heapq.heappush(running, ended[-1])
+    return np.array(started), np.array(ended)
+
+
+# --- Races --------------------------------------------------------------------------------------
+
+
+def draw_models(effect: float, rng: Any) -> list[Any]:
+    """Draw the outcomes of four models, the first of them better, any two differing in 30%.
+
+    A model answers as the sample would have it, half of them right, or with a mind of its own.
+    """
+    own = 1 - math.sqrt(1 - 2 * DISCORDANT)
+    easy = rng.random(SIZE) < 0.5
+    found = []
+    for place in range(len(MODELS)):
+        chance = 0.5 + (effect * MDE / own if place == 0 else 0.0)
+        mind = rng.random(SIZE) < chance
+        found.append(np.where(rng.random(SIZE) < own, mind, easy).astype(float))
+    return found
+
+
+def spent_by(standing: Standing) -> list[int]:
+    """Return the samples that each model of a race ran, which ended when one was left."""
+    dropped = {each.model: each.n for each in standing.dropped}
+    ended = max(dropped.values()) if standing.winner is not None else SIZE
+    return [dropped.get(model, ended) for model in range(len(MODELS))]
+
+
+def run_race(models: list[Any], folder: Path, name: str) -> RaceReport:
+    """Run a whole race of simulated models, whose wrong answers take twice as long."""
+
+    def answers(outcomes: Any) -> Callable[[list[Message]], Any]:
+        async def answer(messages: list[Message]) -> str:
+            right = outcomes[PLACES[messages[-1].text]] == 1
+            for _ in range(2 if right else 4):
+                await anyio.sleep(0)
+            return "1" if right else "0"
+
+        return answer
+
+    configs = {
+        model: EvalConfig(
+            endpoint=answers(outcomes),
+            experiment_name=f"{name}-{model}",
+            output_dir=str(folder),
+            max_concurrent=IN_FLIGHT,
+            max_turns=1,
+            pass_threshold=0.5,
+            progress=False,
+        )
+        for model, outcomes in zip(MODELS, models, strict=True)
+    }
+
+    async def main() -> RaceReport:
+        return await race(EvalDefinition(SAMPLES, grade), configs)
+
+    return anyio.run(main)
+
+
+def measure_races(effect: float, args: Any) -> None:
+    """Measure races of four models, one of which is better by so many MDE."""
+    rng = np.random.default_rng([round(1000 * effect), len(MODELS)])
+    folder = scratch("adaptive-races")
+    right, wrong, shares, spent = 0, 0, [], []
+    for number in range(args.races):
+        models = draw_models(effect, rng)
+        standing = stand(Plan(SIZE), [Prefix.of(outcomes) for outcomes in models], final=True)
+        right += standing.winner == 0
+        best = range(len(MODELS)) if effect == 0 else [0]
+        wrong += any(each.model in best for each in standing.dropped)
+        ran = spent_by(standing)
+        shares.append(sum(ran) / (SIZE * len(MODELS)))
+        if number < args.whole_races:
+            report = run_race(models, folder, f"race-{number}")
+            found = {placed.name: placed.n_decided for placed in report.placed}
+            if [found[name] for name in MODELS] != ran:
+                sys.exit(f"race {number}: the engine decided at {found}, the statistics at {ran}")
+            spent.append(report.n_spent / (SIZE * len(MODELS)))
+    shutil.rmtree(folder)
+    cell = "race of 4 equal models" if effect == 0 else f"race of 4, one best by {effect:g} MDE"
+    if effect:
+        emit(f"{cell}: found", 100 * right / args.races, "%")
+    what = "any of them dropped" if effect == 0 else "the best dropped"
+    emit(f"{cell}: {what}", 100 * wrong / args.races, "%", target=5)
+    emit(f"{cell}: of the set, decided on", 100 * mean(shares), "%")
+    emit(f"{cell}: of the calls, made", 100 * mean(spent), "%")
+
+
+# --- The picture, and all of it -----------------------------------------------------------------
 
 
 def draw_picture(path: Path) -> None:
@@ -226,15 +371,17 @@ def draw_picture(path: Path) -> None:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--draws", type=int, default=400, help="draws of each cell")
-    parser.add_argument("--whole", type=int, default=20, help="of these through the whole engine")
+    parser.add_argument("--draws", type=int, default=2000, help="draws of each cell")
+    parser.add_argument("--whole", type=int, default=8, help="of these through the whole engine")
+    parser.add_argument("--races", type=int, default=1000, help="races of each cell")
+    parser.add_argument("--whole-races", type=int, default=8, help="of these with the engine")
     parser.add_argument("--picture", type=Path, help="draw the page's picture, and nothing else")
     args = parser.parse_args()
     if args.picture:
         draw_picture(args.picture)
         return
     if args.quick:
-        args.draws, args.whole = 10, 2
+        args.draws, args.whole, args.races, args.whole_races = 10, 2, 10, 2
     rules: dict[str, dict[str, Any]] = {"linear": {}, "keep power": {"keep_power": True}}
     # A margin in minimum detectable effects, as a number that the claim's grammar takes.
     margins = {m: f"{m * MDE:.4f}" for m in (1, 2, 3)}
@@ -246,15 +393,20 @@ def main() -> None:
     }
     for effect in EFFECTS:
         say(f"better than, {effect:g} MDE")
-        compare_others(effect, args.draws)
+        fixed = compare_others(effect, draws_of(effect, args))
         for rule, settings in rules.items():
             cell = f"better than, {effect:g} MDE, {rule}"
-            measure(cell, "better than OLD", effect, settings, args)
+            stopped = measure(cell, "better than OLD", effect, settings, args)
+            if effect == 1 and rule == "keep power":
+                compare_power(cell, stopped, fixed)
     for size, margin in margins.items():
         say(f"not worse by {size} MDE")
         for rule, settings in rules.items():
             cell = f"not worse by {size} MDE, no change, {rule}"
             measure(cell, f"not worse than OLD by {margin}", 0.0, settings, args)
+    for effect in (0.0, 1.0, 2.0, 3.0):
+        say(f"races, {effect:g} MDE")
+        measure_races(effect, args)
     emit("standard error of a share", 100 * math.sqrt(0.25 / args.draws), "%")
 
 

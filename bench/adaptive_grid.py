@@ -129,7 +129,7 @@ def two_sides(found: Any) -> dict[str, float]:
 def check(plan: Plan, claim: Claim, prefix: Prefix, expected: float, test: str) -> None:
     """Refuse a decision that is not the library's, if that holds the same test against them."""
     evidence = gather(plan, claim, prefix, final=True)
-    if evidence.test == test and evidence.decision != {1: True, -1: False}.get(expected):
+    if evidence.test == test and evidence.decision != {1.0: True, -1.0: False}.get(expected):
         raise SystemExit(f"wrong result: {plan} {claim} {evidence.decision} {expected}")
 
 
@@ -206,7 +206,7 @@ def gains(rng: np.random.Generator, draws: int) -> Iterator[dict[str, Any]]:
                             if not before:
                                 _check_gains(won_of, lost_of, plan, margin, items, scores[rule][0])
                     for rule in RULES:
-                        cell = {"rule": rule, "clusters": units, "items": items}
+                        cell: dict[str, Any] = {"rule": rule, "clusters": units, "items": items}
                         cell |= {"discordance": discordance, "margin": margin}
                         found = np.concatenate(scores[rule])
                         yield cell | _cluster_cell(found, Plan(units, rule), -margin, paired=True)
