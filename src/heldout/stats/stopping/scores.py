@@ -216,7 +216,7 @@ def first_look(bound: float, *, paired: bool) -> int:
 def least_units(bound: float, *, paired: bool) -> int:
     """Return the units below which the end of the set says nothing either: they are too few.
 
-    From there on one look errs in at most .045 of runs on a side, the items of a cluster being as
+    From there on one look errs in at most .042 of runs on a side, the items of a cluster being as
     alike as two drawn in advance would make them; a mean of .95 errs in .06 with 40 clusters, and
     in .1 with 20. No gate is passed on fewer than about 4 / margin units that all agree, either.
     """
