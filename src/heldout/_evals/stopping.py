@@ -48,7 +48,7 @@ from heldout.types import Sample
 if TYPE_CHECKING:
     from heldout._evals.engine import Item
 
-SAMPLES_NAMED = 3
+SAMPLES_NAMED, KEYS_NAMED = 3, 10
 FIRST_ROOM = 64
 """Samples of a stream that there is room for at first."""
 ORDER_KEY = 0
@@ -88,9 +88,11 @@ def order_for_looks(
         clusters.setdefault(_cluster_of(sample, whole, cluster), []).append(sample)
     if None in clusters:
         lacking = [sample.id for sample in clusters[None]]
+        there = sorted({key for sample in samples for key in sample.metadata})
         raise InvalidInput(
             f"cluster={cluster!r}: {len(lacking)} of {format_samples(len(samples))} do not have "
-            f"that metadata key: {list_some(lacking, SAMPLES_NAMED, ', ')}"
+            f"that metadata key: {list_some(lacking, SAMPLES_NAMED, ', ')}. "
+            f"Keys that samples have: {list_some(there, KEYS_NAMED, ', ') or 'none'}"
         )
     return [sample for members in clusters.values() for sample in members]
 

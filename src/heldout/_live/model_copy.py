@@ -506,7 +506,7 @@ def refusal(where: str, why: str) -> NotCopyable:
     """Make the error that says why a model has no copy, and what can be done."""
     return NotCopyable(
         f"this model cannot be copied, because of {where or 'the model itself'}: {why}. "
-        "Remove that from the model, or evaluate it inline, which a sharded one cannot be"
+        "Remove that from the model; one that is not sharded can be evaluated inline instead"
     )
 
 
