@@ -1,7 +1,8 @@
 """Training on a GPU with evals on and off: the same weights, bit for bit?
 
-    PYTHONPATH=src python bench/gpu/neutral.py              evals in between
-    PYTHONPATH=src python bench/gpu/neutral.py --beside     evals while training goes on
+    PYTHONPATH=src python bench/gpu/neutral.py            evals in between
+    PYTHONPATH=src python bench/gpu/neutral.py --beside   evals while training goes on, in a thread
+    PYTHONPATH=src python bench/gpu/neutral.py --worker   the same, in another process
 
 A model of SmolLM2-135M's shape with dropout is trained three ways, each twice without evals (else
 nothing could be concluded) and once with one every second step, on captured CUDA graphs: a plain
@@ -39,7 +40,7 @@ from heldout import Metric, Sample, Sampling, Score, Trajectory
 from heldout._live.weights import fingerprint
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.testing import assert_neutral
-from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model
+from heldout.training import AsyncEvalDispatcher, EvalWorker, PeriodicEval, live_model
 
 STEPS, EVERY = 6, 2
 WORDS = [f"w{i}" for i in range(500)]
@@ -91,10 +92,33 @@ def score(trajectory: Trajectory, sample: Sample) -> Score:
     return Score((Metric("variety", len(set(said)) / max(1, len(said)), 1.0),))
 
 
+def runner(sampling: Sampling | None = None) -> Any:
+    return live_model(TOKENIZER, score, max_new=24, rows=32, sampling=sampling)
+
+
+SAMPLED = Sampling(temperature=1.0, seed=0, max_tokens=24)
+SMALL = "HELDOUT_BENCH_SMALL"
+"""Set where the shape is tiny, for workers as well."""
+
+
+def greedy_policy() -> Any:
+    """Called in a worker: the model, and how it is run."""
+    return make_model(SMALL in os.environ), runner()
+
+
+def sampled_policy() -> Any:
+    return make_model(SMALL in os.environ), runner(SAMPLED)
+
+
+WORKERS: list[EvalWorker] = []
+"""The one that evaluates, with `--worker`."""
+
+
 def periodic(evaluating: bool, sampling: Sampling | None = None) -> PeriodicEval:
     return PeriodicEval(
         HELD_OUT,
-        live_model(TOKENIZER, score, max_new=24, rows=32, sampling=sampling),
+        None if WORKERS else runner(sampling),
+        worker=WORKERS[0] if WORKERS else None,
         every_steps=EVERY if evaluating else 0,
         run_dir=Path(tempfile.mkdtemp()) / "run",
         at_start=True,
@@ -109,10 +133,25 @@ def beside(train: Callable[[bool], Any]) -> Callable[[bool], Any]:
     """The same training, with evals that run while it goes on."""
 
     def trained(evaluating: bool) -> Any:
-        with (
-            AsyncEvalDispatcher(when_full="wait"),
-        ):
+        with AsyncEvalDispatcher(when_full="wait"):
             return train(evaluating)
+
+    return trained
+
+
+def in_worker(train: Callable[[bool], Any], policy: Callable[[], Any]) -> Callable[[bool], Any]:
+    """The same training, with evals in another process."""
+    overlapped = beside(train)
+
+    def trained(evaluating: bool) -> Any:
+        if not evaluating:
+            return overlapped(evaluating)
+        with EvalWorker(f"{__file__}:{policy.__name__}") as worker:
+            WORKERS[:] = [worker]
+            try:
+                return overlapped(evaluating)
+            finally:
+                WORKERS.clear()
 
     return trained
 
@@ -239,8 +278,11 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a tiny shape, to try it on a CPU")
     parser.add_argument("--only-repeats", action="store_true", help="no training")
     parser.add_argument("--beside", action="store_true", help="evals while training goes on")
+    parser.add_argument("--worker", action="store_true", help="the same, in another process")
     arguments = parser.parse_args()
     small = arguments.small
+    if small:
+        os.environ[SMALL] = "1"
     same_fingerprint()
     print("20 evals of the same weights, one summary |", same_summary(small), flush=True)
     if arguments.only_repeats:
@@ -249,23 +291,26 @@ def main() -> None:
     # The attention kernels' backward passes add up in an order of their own.
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
-    sampled = Sampling(temperature=1.0, seed=0, max_tokens=24)
     trainings = {
         "plain loop, bf16 autocast": plain_loop(small, None),
-        "plain loop, sampled eval": plain_loop(small, sampled),
+        "plain loop, sampled eval": plain_loop(small, SAMPLED),
         "transformers Trainer": trainer(small),
     }
     if importlib.util.find_spec("trl") is not None:
         trainings["TRL GRPO"] = grpo(small, None)
-        trainings["TRL GRPO, sampled eval"] = grpo(small, sampled)
+        trainings["TRL GRPO, sampled eval"] = grpo(small, SAMPLED)
     found = {}
     for name, train in trainings.items():
         began = time.perf_counter()
-        neutral = assert_neutral(beside(train) if arguments.beside else train)
+        if arguments.worker:
+            train = in_worker(train, sampled_policy if "sampled" in name else greedy_policy)
+        elif arguments.beside:
+            train = beside(train)
+        neutral = assert_neutral(train)
         history = LAST[0].history
         points = [p for p in history if p.summary is not None]
         assert len(points) == len(history) == 1 + STEPS // EVERY, [p.skipped for p in history]
-        assert {p.lag_steps is None for p in points} == {not arguments.beside}
+        assert {p.lag_steps is None for p in points} == {not (arguments.beside or arguments.worker)}
         found[name] = {
             "result": str(neutral),
             "points": len(points),
