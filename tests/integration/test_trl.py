@@ -678,20 +678,26 @@ def test_a_sleeping_engine_sleeps_again_after_a_failure(
     assert trainer.vllm_generation._llm_weights_sleeping
 
 
-def test_a_turn_that_vllm_gave_up_fails_its_rollout_only(
-    make_trainer: MakeTrainer, vllm: FakeLLM
-) -> None:
+def spoil_first(vllm: FakeLLM, spoil: Callable[[Any], None]) -> None:
+    """Spoil what vLLM returns first for a batch of four."""
     whole = vllm.generate
 
     def generate(prompts: Any, sampling_params: Any, use_tqdm: bool) -> Any:
         answers = whole(prompts, sampling_params, use_tqdm)
         if len(answers) == 4:
-            answers[0].outputs[0] = SimpleNamespace(
-                token_ids=[], logprobs=[], finish_reason="abort"
-            )
+            spoil(answers[0].outputs)
         return answers
 
     vllm.generate = generate  # type: ignore[method-assign]
+
+
+def test_a_turn_that_vllm_gave_up_fails_its_rollout_only(
+    make_trainer: MakeTrainer, vllm: FakeLLM
+) -> None:
+    def spoil(outputs: Any) -> None:
+        outputs[0] = SimpleNamespace(token_ids=[], logprobs=[], finish_reason="abort")
+
+    spoil_first(vllm, spoil)
     spy = rollouts()
     make_trainer(spy, **COLOCATED, num_generations=2, per_device_train_batch_size=4).train()
     [output] = spy.outputs
@@ -705,17 +711,13 @@ def test_a_turn_whose_logprobs_are_no_numbers_fails_its_rollout_only(
     make_trainer: MakeTrainer, vllm: FakeLLM
 ) -> None:
     """Of an engine that has diverged, or overflows in half precision."""
-    whole = vllm.generate
 
-    def generate(prompts: Any, sampling_params: Any, use_tqdm: bool) -> Any:
-        answers = whole(prompts, sampling_params, use_tqdm)
-        if len(answers) == 4:
-            for by_token in answers[0].outputs[0].logprobs:
-                for found in by_token.values():
-                    found.logprob = float("nan")
-        return answers
+    def spoil(outputs: Any) -> None:
+        for by_token in outputs[0].logprobs:
+            for found in by_token.values():
+                found.logprob = float("nan")
 
-    vllm.generate = generate  # type: ignore[method-assign]
+    spoil_first(vllm, spoil)
     spy = rollouts()
     make_trainer(spy, **COLOCATED, num_generations=2, per_device_train_batch_size=4).train()
     [output] = spy.outputs

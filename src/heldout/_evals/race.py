@@ -90,6 +90,7 @@ def race(
     try:
         report = run_in_loop_thread(main)
     except HeldoutError as problem:
+        # Here, as in `run`: raised in a function that both call, its frame would be shown, too.
         raise problem.with_traceback(None)  # noqa: B904
     assert report is not None  # None is for what was cancelled, and Ctrl-C has been raised
     return report

@@ -35,6 +35,7 @@ from heldout.stats.stopping import (
     stand,
     units_to_race,
 )
+from heldout.stats.stopping.expecting import name_units
 from heldout.store.report import EvalReport
 from heldout.store.settled import RACE, RACE_SCOPE, Decision, Settled
 from heldout.store.spent import cost_so_far
@@ -177,9 +178,7 @@ class Race:
         """Refuse a set on which no model could be shown to be better than another one."""
         needed = units_to_race(plan, len(self.names), clustered=clustered)
         if needed is not None and needed > (plan.n or 0):
-            units = "clusters or repeated samples" if clustered else "samples"
-            if self.cluster is not None:
-                units = f"clusters by {self.cluster}"
+            units = name_units(clustered, self.cluster)
             raise InvalidInput(
                 f"{plan.n} {units} cannot show which of {len(self.names)} models is the best, even "
                 f"if one is right and the others wrong in all of them: that takes {needed:,} or "

@@ -174,9 +174,8 @@ def plan_stopping(
         level=config.level,
         this_set=config.this_set,
     )
-    named = None if config.cluster is None else f"clusters by {config.cluster}"
     clustered = len(samples) * config.repeats > (plan.n or 0)
-    check_claim(plan, claim_of(until), clustered=clustered, named=named)
+    check_claim(plan, claim_of(until), clustered=clustered, cluster=config.cluster)
     sizes = np.bincount(units)
     if config.this_set and sizes.min() < sizes.max():
         raise InvalidInput(

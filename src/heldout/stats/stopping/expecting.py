@@ -240,7 +240,7 @@ def units_needed(plan: Plan, claim: Claim, *, clustered: bool = False) -> int | 
 
 
 def check_claim(
-    plan: Plan, claim: Claim, *, clustered: bool = False, named: str | None = None
+    plan: Plan, claim: Claim, *, clustered: bool = False, cluster: str | None = None
 ) -> None:
     """Refuse a claim that the set cannot settle, even where it is used up and all goes well.
 
@@ -248,7 +248,7 @@ def check_claim(
         plan: With the size of the set; a stream settles everything in time.
         claim: What is claimed.
         clustered: Whether a unit has several items: a sample with repeats, or a cluster.
-        named: What to call the units.
+        cluster: What clusters are made by, for the message.
 
     Raises:
         InvalidInput: The set is too small; the message says how many units would do.
@@ -257,11 +257,22 @@ def check_claim(
         return
     needed = units_needed(plan, claim, clustered=clustered)
     if needed is not None and needed > plan.n:
-        kind = named or ("clusters or repeated samples" if clustered else "samples")
         raise InvalidInput(
-            f"{plan.n:,} {kind} cannot settle that {describe(claim)}, even if every answer speaks "
-            f"for it: that takes {needed:,} or more"
+            f"{plan.n:,} {name_units(clustered, cluster)} cannot settle that {describe(claim)}, "
+            f"even if every answer speaks for it: that takes {needed:,} or more"
         )
+
+
+def name_units(clustered: bool, cluster: str | None = None) -> str:
+    """Return what to call the units of a set.
+
+    Args:
+        clustered: Whether a unit has several items.
+        cluster: What clusters are made by, if by a key.
+    """
+    if cluster is not None:
+        return f"clusters by {cluster}"
+    return "clusters or repeated samples" if clustered else "samples"
 
 
 def describe(claim: Claim) -> str:
